@@ -15,7 +15,7 @@ from agentflow.errors import ConfigurationError, InvalidOutput
 if TYPE_CHECKING:
     from agentflow.records.runs import RunResult
 
-__all__ = ["check_output_type", "typed_result"]
+__all__ = ["check_output_type", "problem_of_model", "typed_result"]
 
 T = TypeVar("T")
 
@@ -89,11 +89,11 @@ def _convert_model(kind: Any, value: Any) -> Any:
     try:
         return validate(value)
     except ValueError as error:  # pydantic's ValidationError is one
-        raise _Mismatch(_problem_of(error)) from None
+        raise _Mismatch(problem_of_model(error, "the output")) from None
 
 
-def _problem_of(error: ValueError) -> str:
-    """Return where and why a model refused its value, without the value.
+def problem_of_model(error: ValueError, whole: str) -> str:
+    """Return where and why a model refused its value, without the value. `whole`: what the value is called.
 
     Of pydantic's errors only place and name of the rule are told; the words of a validator of the model's own
     are the user's.
@@ -104,9 +104,7 @@ def _problem_of(error: ValueError) -> str:
     problems: list[str] = []
     for problem in cast("list[dict[str, Any]]", found()):
         steps = problem.get("loc", ())
-        place = (
-            "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in steps).lstrip(".") or "the output"
-        )
+        place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in steps).lstrip(".") or whole
         rule, raised = problem.get("type", "unknown"), problem.get("ctx", {}).get("error")
         if isinstance(raised, Exception):
             problems.append(f"{place}: {raised}")

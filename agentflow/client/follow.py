@@ -50,7 +50,7 @@ async def follow_lines(
 ) -> AsyncGenerator[bytes]:
     """Yield the lines of a stream of events behind offset `after` (None: all that are left). Comes back by
     itself at the last offset. With `deltas` also lines of type model.delta, which have no offset and begin
-    again after a break.
+    again after a break, and of type tool.progress.
 
     Ends after the terminal event; without `follow` also at the end that the log has now. Raises what the
     daemon says, LogCorrupt where the log is damaged, Unreachable when the daemon is not there at first, or
@@ -75,7 +75,7 @@ async def follow_lines(
                     seen = _line_decoder.decode(line)
                     if seen.type == "gap":
                         raise LogCorrupt(f"{seen.workflow_id} is damaged from here on", hint=VERIFY_HINT)
-                    if seen.offset is None:  # no event: a piece of an answer
+                    if seen.offset is None:  # no event: a piece of an answer, or progress
                         yield line
                         continue
                     if seen.type == "heartbeat":  # never back: it may have waited behind events

@@ -213,7 +213,8 @@ class Reading(Commands):
         deltas: bool = False,
     ) -> AsyncGenerator[bytes]:
         """Return the events as the bytes that are stored, one a line, without line ends. With `deltas` also
-        the text of model calls while they are made, as lines of type model.delta that have no offset."""
+        the text of model calls and the progress of functions while they are made, as lines of type
+        model.delta and tool.progress that have no offset."""
         return follow_lines(
             self._transport,
             _path(workflow_id, "events"),

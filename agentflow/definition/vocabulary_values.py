@@ -221,7 +221,10 @@ SERVICE = Shape(
         ),
         "timeout": Field(Duration(), f"How long one call may take. {_DURATION_HELP}", "60s"),
         "max_concurrency": Field(COUNT, "How many calls may be open at once.", 8),
-        "include": Field(ArrayOf(Text()), "The only functions that are offered."),
+        "include": Field(
+            ArrayOf(Text()),
+            "The only functions that are offered: names, patterns as repos/*, and for openapi tag:NAME.",
+        ),
         "functions": _FUNCTIONS,
         "send_context": Field(FLAG, "Whether functions are given the agent's context.", True),
     },
@@ -247,9 +250,13 @@ SERVICE = Shape(
             ),
         },
         "openapi": {
-            "document": Field(Text(), "Path or URL of the OpenAPI document, 3.0 or 3.1.", required=True),
+            "document": Field(Text(), "Path or URL of the OpenAPI document, 3.0 to 3.2.", required=True),
             "base_url": Field(Text(), "Where the API is, if its document does not say so."),
             "headers": _HEADERS,
+            "security": Field(
+                Map(_SECRET, any_key=True),
+                "The credentials of the document's security schemes, by their names: {$secret: NAME}.",
+            ),
         },
         "http": {
             "base_url": Field(Text(), "What the paths of the functions stand below.", required=True),

@@ -17,6 +17,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "approvals",
         "requests",
         "mcp",
+        "functions",
         "openapi",
         "toolsets",
         "templates",

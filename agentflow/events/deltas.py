@@ -1,24 +1,30 @@
-"""The text of answers while models write them: shown, never stored (page 000 §8.1).
+"""What calls show while they are made: the text of answers, the progress of functions (page 000 §8.1).
 
+Shown, never stored.
 The hub holds each open answer once, as the pieces that came. A reader is a position in each answer of one
 run: one that comes late first gets the text so far, one that is slow gets more at a time. The whole answer
-stands in `model.call_completed`, so a delta without a reader is no loss.
+stands in `model.call_completed`, so a delta without a reader is no loss. Progress is given to the readers
+that are there; a slow one gets the newest.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-__all__ = ["DeltaHub", "DeltaReader", "ModelDelta", "TextDelta"]
+__all__ = ["DeltaHub", "DeltaReader", "ModelDelta", "ProgressData", "TextDelta", "ToolProgress"]
 
 _KEPT_ENDED = 32
 """Answers that have ended and that a reader has not taken; older ones are dropped."""
+
+_KEPT_PROGRESS = 256
+"""Values of progress that a reader has not taken; older ones are dropped."""
 
 
 class TextDelta(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +44,23 @@ class ModelDelta(msgspec.Struct, frozen=True, kw_only=True):
     workflow_id: str
     step: str
     data: TextDelta
+
+
+class ProgressData(msgspec.Struct, frozen=True, kw_only=True):
+    """What a function tells while it works: JSON. `index` counts the values of one call from 0."""
+
+    call_id: str
+    index: int
+    value: Any
+
+
+class ToolProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """Progress of a function call of a run. No event: it has no id and no offset."""
+
+    type: Literal["tool.progress"] = "tool.progress"
+    workflow_id: str
+    step: str
+    data: ProgressData
 
 
 class _Answer:
@@ -72,16 +95,17 @@ class DeltaReader:
         self._places = {answer: _Place() for answer in answers}
         self._wake = wake
         self._woken = False
+        self._progress: deque[ToolProgress] = deque(maxlen=_KEPT_PROGRESS)
         self.held = False
         """Whether the last `take` left text of calls that began later."""
         if answers:
             self.wake()
 
-    def take(self, position: int | None = None) -> list[ModelDelta]:
-        """Return what is new, in order, pieces of the same kind joined. With `position` only of calls that
-        began at this offset or before."""
+    def take(self, position: int | None = None) -> list[ModelDelta | ToolProgress]:
+        """Return what is new: text in order, pieces of the same kind joined, then progress. With `position`
+        only text of calls that began at this offset or before."""
         self._woken = self.held = False
-        found: list[ModelDelta] = []
+        found: list[ModelDelta | ToolProgress] = []
         for answer, place in list(self._places.items()):
             if position is not None and answer.offset > position:
                 self.held = self.held or bool(answer.pieces)
@@ -89,7 +113,14 @@ class DeltaReader:
             found += self._new(answer, place)
             if answer.ended:
                 del self._places[answer]
+        found += self._progress
+        self._progress.clear()
         return found
+
+    def add(self, progress: ToolProgress) -> None:
+        """Keep a value of progress until it is taken."""
+        self._progress.append(progress)
+        self.wake()
 
     def _new(self, answer: _Answer, place: _Place) -> Iterator[ModelDelta]:
         pieces = answer.pieces[place.pieces :]
@@ -175,6 +206,11 @@ class DeltaHub:
                 del self._answers[workflow_id]
             for reader in self._readers.get(workflow_id, ()):
                 reader.end()
+
+    def show_progress(self, progress: ToolProgress) -> None:
+        """Give it to those who read the run now."""
+        for reader in self._readers.get(progress.workflow_id, ()):
+            reader.add(progress)
 
     @contextmanager
     def follow(self, workflow_id: str, wake: Callable[[], None]) -> Generator[DeltaReader]:

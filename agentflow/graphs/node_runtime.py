@@ -234,7 +234,7 @@ class WorkflowRuntime:
             try:
                 while True:
                     for delta in reader.take():
-                        if delta.data.token_kind in kinds:
+                        if isinstance(delta, ModelDelta) and delta.data.token_kind in kinds:
                             yield delta
                     while items:
                         item = items.popleft()

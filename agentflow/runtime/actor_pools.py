@@ -89,7 +89,7 @@ class ActorPools:
         known = self._services.get(service.identity)
         if known is None or not known[1].is_alive:
             name = f"tools-{service.name}-{next(self._numbers)}"
-            factory = partial(ToolActor, service, self._work_began, self._clock)
+            factory = partial(ToolActor, service, self._deltas, self._work_began, self._clock)
             ref = self._system.spawn_soon(ChildSpec(name, factory, shutdown=_STOP_TIMEOUT_S))
             # Keeps the functions, and so what they are known by.
             known = self._services[service.identity] = (service, ref)

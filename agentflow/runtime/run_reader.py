@@ -116,7 +116,8 @@ class RunReader(ReadModel):
                 while True:
                     last = over.done()
                     for delta in reader.take():
-                        yield delta
+                        if isinstance(delta, ModelDelta):
+                            yield delta
                     if last:
                         over.result()
                         break

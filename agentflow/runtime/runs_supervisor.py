@@ -157,37 +157,48 @@ class RunsSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         launch = self._table.launches[run_id]
         begun = launch.first_batch_sent or not launch.is_new
         lost = error is not None and not isinstance(error, StoreError)
-        if error is not None and lost and begun and launch.rest_state is None:
-            self.ctx.pipe(self._pause_failed_run(run_id, launch.epoch, error), _ignore, _ignore)
+        outcome = error if isinstance(error, StoreError) else _stopped_error(run_id, error)
+        pausing = error is not None and lost and begun and launch.rest_state is None
+        if error is not None and pausing:
+            self.ctx.pipe(self._pause_failed_run(run_id, launch, error, outcome), _ignore, _ignore)
         elif launch.rest_state is None or not launch.rest_state.terminal:
             # Released, so that another process may go on with it. A terminal run needs no release.
             self.ctx.pipe(self._log.release(run_id, self._owner), _ignore, _ignore)
         if launch.alarm is not None:
             self._set_alarm(run_id, launch.alarm)
         self._table.remove(run_id)
-        launch.end(error if isinstance(error, StoreError) else _stopped_error(run_id, error))
+        if not pausing:
+            launch.end(outcome)
         self._on_ended(launch)
 
     def on_stop(self) -> None:
         for run_id, launch in self._table.launches.items():
             launch.end(_stopped_error(run_id, None))
 
-    async def _pause_failed_run(self, run_id: str, epoch: int, error: BaseException) -> None:
-        """Write the pause that the run's own supervisor cannot write any more."""
+    async def _pause_failed_run(
+        self, run_id: str, launch: RunLaunch, error: BaseException, outcome: BaseException
+    ) -> None:
+        """Write the pause that the supervisor of the run cannot write any more, then tell whoever waits.
+
+        Whoever is told of the failure finds the pause in the log.
+        """
         detail = f"the supervisor of the run died {_MAX_RESTARTS + 1} times: {type(error).__name__}"
-        last = await self._log.last(run_id)
-        paused = WorkflowPaused(reason="recovery_limit", detail=detail)
-        commit = Commit(
-            workflow_id=run_id,
-            epoch=epoch,
-            expected=last + 1,
-            ts=self._clock.now(),
-            events=(paused,),
-            state="paused",
-        )
-        self._bus.tell(commit)
-        await self._bus.ask(Barrier(workflow_id=run_id), timeout=60)
-        await self._log.release(run_id, self._owner)
+        try:
+            last = await self._log.last(run_id)
+            paused = WorkflowPaused(reason="recovery_limit", detail=detail)
+            commit = Commit(
+                workflow_id=run_id,
+                epoch=launch.epoch,
+                expected=last + 1,
+                ts=self._clock.now(),
+                events=(paused,),
+                state="paused",
+            )
+            self._bus.tell(commit)
+            await self._bus.ask(Barrier(workflow_id=run_id), timeout=60)
+            await self._log.release(run_id, self._owner)
+        finally:
+            launch.end(outcome)
 
     @on(Committed, CommitFailed)
     def pause_written(self, message: Committed | CommitFailed) -> None:

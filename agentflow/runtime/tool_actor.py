@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -18,10 +19,13 @@ import msgspec
 from actors import Actor, ActorStopped, Ref, Restarted, Terminated, current_trace, on
 from agentflow import known_secrets
 from agentflow.definition.failure import ErrorInfo
+from agentflow.events.deltas import DeltaHub, ProgressData, ToolProgress
 from agentflow.events.tracing import SpanContext, active
 from agentflow.runtime.clock import Clock, monotonic_of
 from agentflow.runtime.messages import HANDLER_LIMIT_S, Message
 from agentflow.tools import Service, ToolContext, ToolError
+from agentflow.tools.output import progress_value
+from agentflow.tools.tool import CallSignals, Tool
 
 __all__ = [
     "CallTool",
@@ -99,13 +103,18 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
     while it is being cancelled, since it may still do what the limit of the service protects from.
     """
 
-    def __init__(self, service: Service, call_started: Callable[[str], None], clock: Clock) -> None:
+    def __init__(
+        self, service: Service, deltas: DeltaHub, call_started: Callable[[str], None], clock: Clock
+    ) -> None:
         self._service = service
+        self._deltas = deltas
+        self._clock = clock
         self._work_began = call_started
         self._monotonic = monotonic_of(clock)
         self._callers: dict[Ref[Any], str] = {}  # that told calls, and the run of each
 
     def on_start(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._limiter = self.ctx.limiter(self._service.spec.max_concurrency)
 
     @on(CallTool)
@@ -184,7 +193,10 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
             )
         trace = current_trace()
         span = trace if isinstance(trace, SpanContext) else None
+        deadline = self._clock.now() + round(message.timeout * 1e6)
+        signals = CallSignals(deadline, partial(self._show_progress, message, tool))
         context = ToolContext(
+            signals=signals,
             context=message.context,
             workflow_id=message.workflow_id,
             step_id=message.step_id,
@@ -207,6 +219,7 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
                 unknown=error.unknown,
             )
         except (KeyboardInterrupt, asyncio.CancelledError):
+            signals.cancelled = True
             raise
         except BaseException as error:  # a function's own kind of exception is its own affair too
             info = ErrorInfo(
@@ -216,6 +229,16 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
             )
             return ToolCallFailure(call_id=message.call_id, error=info, duration_ms=self._since(began))
         return ToolCallSuccess(call_id=message.call_id, output=output, duration_ms=self._since(began))
+
+    def _show_progress(self, message: CallTool, tool: Tool, index: int, value: Any) -> None:
+        """Show progress of a call, from any thread. That of a sensitive function is kept to itself."""
+        made = progress_value(tool, value)
+        if tool.sensitive:
+            return
+        data = ProgressData(call_id=message.call_id, index=index, value=made)
+        progress = ToolProgress(workflow_id=message.workflow_id, step=message.step_id, data=data)
+        with suppress(RuntimeError):  # the loop is closed, and with it all readers
+            self._loop.call_soon_threadsafe(self._deltas.show_progress, progress)
 
     def _since(self, began: int) -> int:
         """Return the milliseconds since a monotonic time."""

@@ -11,7 +11,7 @@ from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.ir import ServiceSpec
 from agentflow.definition.urls import address_problem, path_arguments, path_problem
 from agentflow.tools.path_template import BadArgument, as_text, expand
-from agentflow.tools.problems import problem, unavailable, unknown_functions
+from agentflow.tools.problems import is_included, problem, unavailable, unknown_functions
 from agentflow.tools.tool import SideEffect, Tool, ToolError, settled
 from agentflow.tools.web import Request, WebService
 
@@ -35,11 +35,10 @@ class HttpService(WebService):
     def __init__(self, name: str, spec: ServiceSpec, *, trusted: bool = True) -> None:
         super().__init__(name, spec, trusted=trusted)
         self._base = str(spec.options.get("base_url", "")).rstrip("/")
-        wanted = spec.include
         self.tools = {
             function: _tool(name, function, said, spec)
             for function, said in spec.functions.items()
-            if wanted is None or function in wanted
+            if is_included(function, spec.include)
         }
 
     async def open(self) -> list[Diagnostic]:

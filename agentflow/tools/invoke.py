@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ import msgspec
 
 from agentflow.definition.type_errors import explain
 from agentflow.forked_child import end_forked_child
+from agentflow.tools.annotations import Misfit, decode_other
 from agentflow.tools.output import breaches, checked_output
 from agentflow.tools.threads import in_thread
 from agentflow.tools.tool import PythonTool, ToolContext, ToolError
@@ -40,18 +42,23 @@ async def invoke(tool: PythonTool, arguments: dict[str, Any], ctx: ToolContext) 
     if tool.accepts_ctx:
         values["ctx"] = ctx
     call = partial(tool.call, **values)
-    result = await run_function(call, tool.name, is_async=tool.is_async)
+    result = await run_function(call, tool.name, is_async=tool.is_async, progress=ctx.progress)
     return await checked_output(tool, result)
 
 
-async def run_function(call: Callable[[], Any], name: str, *, is_async: bool) -> Any:
+async def run_function(
+    call: Callable[[], Any], name: str, *, is_async: bool, progress: Callable[[Any], None] | None = None
+) -> Any:
     """Return what a function of the user returns: on the loop if it is asynchronous, else in a thread.
+
+    A generator tells `progress` with what it yields; its result is what it returns, else the last that it
+    yielded.
 
     Raises ToolError (`tool_execution_failed`) for all that it raises; CancelledError only when the caller
     itself is cancelled.
     """
     try:
-        return await _run(call, name, is_async=is_async)
+        return await _run(call, name, is_async, progress)
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
@@ -64,16 +71,19 @@ async def run_function(call: Callable[[], Any], name: str, *, is_async: bool) ->
         raise _failed(_told(name, error)) from error
 
 
-async def _run(call: Callable[[], Any], name: str, *, is_async: bool) -> Any:
+async def _run(
+    call: Callable[[], Any], name: str, is_async: bool, progress: Callable[[Any], None] | None
+) -> Any:
     """Return what the function returns. A child that it forks, and that comes back from it, ends here."""
     process = os.getpid()
     try:
-        if is_async:
-            result = await call()
-        else:
-            result = await in_thread(call, f"agentflow tool {name}")
-        if result.__class__ not in _PLAIN and inspect.isawaitable(result):  # a function around an async one
+        made = call if progress is None else partial(_last_of, call, progress)
+        result = call() if is_async else await in_thread(made, f"agentflow tool {name}")
+        if result.__class__ not in _PLAIN and inspect.isawaitable(result):  # also of a function around one
             result = await result
+        if progress is not None and inspect.isasyncgen(result):
+            made_async: Any = result
+            result = await _last_of_async(made_async, progress)
     except BaseException as error:
         if os.getpid() != process:
             end_forked_child(error)
@@ -81,6 +91,29 @@ async def _run(call: Callable[[], Any], name: str, *, is_async: bool) -> Any:
     if os.getpid() != process:
         end_forked_child(None)
     return result
+
+
+def _last_of(call: Callable[[], Any], progress: Callable[[Any], None]) -> Any:
+    """Call the function; iterate what it returns, in the same thread, if that is a generator."""
+    made = call()
+    if not inspect.isgenerator(made):
+        return made
+    last: Any = None
+    while True:
+        try:
+            last = next(made)
+        except StopIteration as end:
+            return last if end.value is None else end.value
+        progress(last)
+
+
+async def _last_of_async(made: AsyncGenerator[Any, None], progress: Callable[[Any], None]) -> Any:
+    last: Any = None
+    async with aclosing(made):
+        async for value in made:
+            last = value
+            progress(value)
+    return last
 
 
 def _failed(message: str) -> ToolError:
@@ -96,21 +129,28 @@ def _convert(tool: PythonTool, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments in the annotated types, without those that were left out."""
     try:
         try:
-            converted = msgspec.convert(arguments, tool.arguments, str_keys=True)
+            converted = _decoded(arguments, tool)
         except msgspec.ValidationError:
             # To JSON Schema 2.0 is an integer; to msgspec it is none.
-            converted = msgspec.convert(_integral(arguments), tool.arguments, str_keys=True)
+            converted = _decoded(_integral(arguments), tool)
     except (msgspec.ValidationError, RecursionError) as error:
         details = breaches(tool.input_schema, arguments)
         problem = "the arguments are nested too deeply"
         if isinstance(error, msgspec.ValidationError):
-            problem = explain(error, tool.arguments).sentence("the input")
+            found = explain(error, tool.arguments)
+            if isinstance(error.__cause__, Misfit):
+                found = found._replace(message=str(error.__cause__))
+            problem = found.sentence("the input")
         message = f"{tool.name}: {problem}"
         raise ToolError.of(
             "invalid_input", "invalid_tool_input", message, executed=False, details=details
         ) from None
     given = ((name, getattr(converted, name)) for name in tool.arguments.__struct_fields__)
     return {name: value for name, value in given if value is not msgspec.UNSET}
+
+
+def _decoded(arguments: Any, tool: PythonTool) -> Any:
+    return msgspec.convert(arguments, tool.arguments, str_keys=True, dec_hook=decode_other)
 
 
 def _integral(value: Any) -> Any:

@@ -27,6 +27,7 @@ from agentflow.tools.json_schemas import Unusable, modern
 from agentflow.tools.output import checked_output
 from agentflow.tools.problems import (
     denied,
+    is_included,
     missing_secrets,
     problem,
     shortened,
@@ -205,8 +206,7 @@ class McpService(Service):
         included = list(self.spec.include or ())
         problems += unknown_functions(self.name, included, list(tools), refused, "include")
         if not problems:
-            wanted = self.spec.include
-            self.tools = {name: t for name, t in tools.items() if wanted is None or name in wanted}
+            self.tools = {name: t for name, t in tools.items() if is_included(name, self.spec.include)}
             self.refused = refused
         return problems
 

@@ -1,4 +1,4 @@
-"""The operations of an OpenAPI document (3.0, 3.1) as functions: what they take, and the request they make.
+"""The operations of an OpenAPI document (3.0 to 3.2) as functions: what they take, and the request they make.
 
 What the document says of answers is not used: descriptions are seldom exact, and a good answer must not be
 thrown away for that.
@@ -6,22 +6,28 @@ thrown away for that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, cast
-
-import msgspec
 
 from agentflow.definition.urls import path_arguments, path_problem
 from agentflow.tools.json_schemas import SchemaBook, Unusable
-from agentflow.tools.openapi_body import Body, choose_body, deep_pairs
-from agentflow.tools.openapi_body import quoted as _quoted
-from agentflow.tools.openapi_body import text_of as _text
+from agentflow.tools.openapi_body import Body, choose_body
+from agentflow.tools.openapi_security import Alternatives, Scheme, requirements, schemes_of
+from agentflow.tools.openapi_styles import (
+    STYLES,
+    Parameter,
+    cookie_text,
+    header_text,
+    path_text,
+    query_parts,
+)
 from agentflow.tools.openapi_text import BrokenDocument
-from agentflow.tools.path_template import BadArgument, expand
+from agentflow.tools.path_template import BadArgument, filled
 
 __all__ = ["Operation", "Operations", "read_operations"]
 
-_METHODS: Final = ("get", "put", "post", "delete", "head", "patch")
+_METHODS: Final = ("get", "put", "post", "delete", "head", "patch", "query")
 _MAX_DESCRIPTION: Final = 2_000
 # These the runtime and the HTTP client set (OpenAPI ignores the first three as parameters).
 _OWN_HEADERS: Final = frozenset(
@@ -29,18 +35,9 @@ _OWN_HEADERS: Final = frozenset(
     | {"idempotency-key", "traceparent", "tracestate", "agentflow-context"}
     | {"host", "content-length", "connection", "transfer-encoding"}
 )
-_SEPARATORS: Final = {"form": ",", "spaceDelimited": " ", "pipeDelimited": "|"}
-
-
-class Parameter(NamedTuple):
-    """An argument that does not stand in the body. `argument` is its name for the agent."""
-
-    argument: str
-    name: str
-    where: str
-    style: str
-    explode: bool
-    as_json: bool
+_VERSIONS: Final = ("3.0", "3.1", "3.2")
+_TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,40}")
+_MAX_NAME: Final = 200
 
 
 class Operation(NamedTuple):
@@ -55,11 +52,13 @@ class Operation(NamedTuple):
     parameters: tuple[Parameter, ...]
     body: str | None
     media: Body | None = None
+    tags: tuple[str, ...] = ()
+    security: Alternatives = ()
 
     def request(self, arguments: dict[str, Any]) -> tuple[str, dict[str, str], bytes | None]:
         """Path with query, headers and body of a call. Raises BadArgument."""
-        in_path: dict[str, Any] = {}
-        query: list[tuple[str, str]] = []
+        in_path: dict[str, str] = {}
+        query: list[str] = []
         headers: dict[str, str] = {}
         cookies: list[str] = []
         for p in self.parameters:
@@ -67,18 +66,24 @@ class Operation(NamedTuple):
             if value is None:
                 continue
             if p.where == "path":
-                in_path[p.name] = _joined(value, ",")
-            elif p.where == "query":
-                query += _query_pairs(p, value)
+                in_path[p.name] = path_text(p, value)
+            elif p.where in ("query", "querystring"):
+                query += query_parts(p, value)
             elif p.where == "header":
-                headers[p.name] = _header_text(p.argument, _joined(value, ","))
+                headers[p.name] = header_text(p, value)
             else:
-                cookies.append(f"{p.name}={_quoted(_joined(value, ','))}")
+                cookies.append(cookie_text(p, value))
         if cookies:
             headers["cookie"] = "; ".join(cookies)
-        target = expand(self.path, in_path)
+
+        def placed(match: re.Match[str]) -> str:
+            if match[1] not in in_path:
+                raise BadArgument(f"{match[1]} must be given, since it stands in the path")
+            return in_path[match[1]]
+
+        target = filled(self.path, placed)
         if query:
-            target += "?" + "&".join(f"{_quoted(name)}={_quoted(text)}" for name, text in query)
+            target += "?" + "&".join(query)
         body = None
         if self.body is not None and self.media is not None and self.body in arguments:
             headers["content-type"], body = self.media.encode(arguments[self.body])
@@ -86,43 +91,72 @@ class Operation(NamedTuple):
 
 
 class Operations(NamedTuple):
-    """Those that can be offered, by operationId; why others cannot; the server that the document names."""
+    """Those that can be offered, by name; why others cannot; the server that the document names; its security
+    schemes."""
 
     offered: dict[str, Operation]
     refused: dict[str, str]
     server: str | None
+    schemes: Mapping[str, Scheme | str] = {}
 
 
-def read_operations(document: Any, own_headers: frozenset[str] = frozenset()) -> Operations:
-    """Return every operation with an operationId. `own_headers` (lower case) are set by the service itself
-    and are no arguments. Raises BrokenDocument."""
+def read_operations(
+    document: Any, own_headers: frozenset[str] = frozenset(), credentials: frozenset[str] = frozenset()
+) -> Operations:
+    """Return every operation, by its operationId, else by a name made of its method and path. `own_headers`
+    (lower case) and the parameters that carry `credentials` (names of security schemes) are set by the
+    service itself and are no arguments. Raises BrokenDocument."""
     root = _object(document, "", "the document")
     version = root.get("openapi")
-    if not isinstance(version, str) or not version.startswith(("3.0", "3.1")):
+    if not isinstance(version, str) or not version.startswith(_VERSIONS):
         said = f'openapi is "{str(version)[:20]}"' if version is not None else 'there is no "openapi" in it'
-        raise BrokenDocument(f"{said}; OpenAPI 3.0 and 3.1 are supported")
+        raise BrokenDocument(f"{said}; OpenAPI 3.0, 3.1 and 3.2 are supported")
     book = SchemaBook(root, "openapi-3.0" if version.startswith("3.0") else "2020-12")
-    reader = _Reader(book, own_headers | _OWN_HEADERS)
+    schemes = schemes_of(root, book)
+    set_here = [scheme for name, scheme in schemes.items() if name in credentials]
+    reader = _Reader(book, root, own_headers | _OWN_HEADERS, set_here)
     offered: dict[str, Operation] = {}
     refused: dict[str, str] = {}
-    for pointer, path, item, method, operation in _all(root, book):
+    found = list(_all(root, book))
+    names = _names(found)
+    for (pointer, path, item, method, operation), name in zip(found, names, strict=True):
+        try:
+            offered[name] = reader.operation(name, path, item, method, operation, pointer)
+        except Unusable as reason:
+            refused[name] = str(reason)
+    return Operations(offered, refused, _server(root), schemes)
+
+
+def _names(found: list[_Found]) -> list[str]:
+    """Return the name of each operation. A made name gives way to an operationId. Raises BrokenDocument."""
+    taken: set[str] = set()
+    for pointer, _, _, _, operation in found:
         name = operation.get("operationId")
         if name is None:
             continue
         if not isinstance(name, str) or not name.strip():
             raise BrokenDocument(f"{pointer}/operationId is no text")
-        if name in offered or name in refused:
+        if name in taken:
             raise BrokenDocument(f'{pointer}/operationId "{name[:80]}" is used twice')
-        try:
-            offered[name] = reader.operation(name, path, item, method, operation, pointer)
-        except Unusable as reason:
-            refused[name] = str(reason)
-    return Operations(offered, refused, _server(root))
+        taken.add(name)
+    names: list[str] = []
+    for _, path, _, method, operation in found:
+        given = operation.get("operationId")
+        if given is None:
+            stem = re.sub(r"\W+", "_", f"{method} {path}", flags=re.ASCII).strip("_")[:_MAX_NAME]
+            given, number = stem, 2
+            while given in taken:
+                given, number = f"{stem}_{number}", number + 1
+            taken.add(given)
+        names.append(given)
+    return names
 
 
-def _all(
-    root: dict[str, Any], book: SchemaBook
-) -> Iterator[tuple[str, str, dict[str, Any], str, dict[str, Any]]]:
+_Found = tuple[str, str, dict[str, Any], str, dict[str, Any]]
+"""Pointer, path, path item, method and operation."""
+
+
+def _all(root: dict[str, Any], book: SchemaBook) -> Iterator[_Found]:
     paths = _object(root.get("paths", {}), "#/paths", "paths")
     for path, given in paths.items():
         if path.startswith("x-"):
@@ -138,6 +172,12 @@ def _all(
             if method in item:
                 where = f"{pointer}/{method}"
                 yield where, path, item, method, _object(item[method], where, f"{method} of {path[:80]}")
+        more = _object(item.get("additionalOperations", {}), pointer, "additionalOperations")
+        for method, operation in more.items():
+            where = f"{pointer}/additionalOperations/{method}"
+            if not _TOKEN.fullmatch(method):
+                raise BrokenDocument(f"{where}: that is no method")
+            yield where, path, item, method, _object(operation, where, f"{method} of {path[:80]}")
 
 
 def _server(root: dict[str, Any]) -> str | None:
@@ -159,9 +199,17 @@ def _server(root: dict[str, Any]) -> str | None:
 class _Reader:
     """Makes operations. Raises Unusable for one that cannot be called, BrokenDocument for no OpenAPI."""
 
-    def __init__(self, book: SchemaBook, own_headers: frozenset[str]) -> None:
+    def __init__(
+        self,
+        book: SchemaBook,
+        root: dict[str, Any],
+        own_headers: frozenset[str],
+        set_here: list[Scheme | str],
+    ) -> None:
         self._book = book
+        self._root = root
         self._own_headers = own_headers
+        self._credentials = {(s.where, s.name) for s in set_here if isinstance(s, Scheme)}
 
     def operation(
         self,
@@ -210,6 +258,8 @@ class _Reader:
             parameters=parameters,
             body=body,
             media=media,
+            tags=_tags(operation),
+            security=requirements(operation, self._root),
         )
 
     def _parameters(
@@ -224,7 +274,7 @@ class _Reader:
             for raw in cast("list[Any]", given):
                 p = self._followed(raw, f"{pointer}/parameters")
                 name, where = p.get("name"), p.get("in")
-                if not isinstance(name, str) or where not in ("path", "query", "header", "cookie"):
+                if not isinstance(name, str) or where not in STYLES:
                     raise BrokenDocument(f'{pointer}/parameters: one has no "name", or no "in" that is known')
                 found[where, name] = p
         parameters: list[Parameter] = []
@@ -233,6 +283,8 @@ class _Reader:
         for (where, name), p in found.items():
             if where == "header" and name.lower() in self._own_headers:
                 continue
+            if (where, name) in self._credentials:
+                continue  # a credential is the service's, and never an argument
             argument = name if name not in schemas else f"{name}_{where}"
             schema, as_json = _schema_of(p)
             if isinstance(p.get("description"), str) and "description" not in schema:
@@ -264,53 +316,40 @@ class _Reader:
         raise Unusable("a $ref refers to itself")
 
 
+def _tags(operation: dict[str, Any]) -> tuple[str, ...]:
+    given = operation.get("tags")
+    if not isinstance(given, list):
+        return ()
+    return tuple(tag for tag in cast("list[Any]", given) if isinstance(tag, str))
+
+
 def _schema_of(parameter: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     """Return the schema of a parameter, and whether its value is written as JSON."""
     content = parameter.get("content")
+    where = parameter["in"]
     if isinstance(content, dict):
         for kind, media in cast("dict[str, Any]", content).items():
-            if "json" in kind and isinstance(media, dict):
-                return cast("dict[str, Any]", media).get("schema") or {}, True
+            if not isinstance(media, dict):
+                continue
+            schema: Any = cast("dict[str, Any]", media).get("schema") or {}
+            if where == "querystring" and kind.startswith("application/x-www-form-urlencoded"):
+                return schema, False
+            if where != "querystring" and "json" in kind:
+                return schema, True
         raise Unusable(f'parameter "{parameter["name"]}" is neither plain nor JSON')
+    if where == "querystring":
+        raise Unusable(f'parameter "{parameter["name"]}" stands for the whole query, and has no "content"')
     schema = parameter.get("schema")
     return cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}, False
 
 
 def _parameter(given: dict[str, Any], argument: str, where: str, as_json: bool) -> Parameter:
-    usual = "form" if where in ("query", "cookie") else "simple"
-    style = given.get("style", usual)
-    known = (usual, *(("spaceDelimited", "pipeDelimited", "deepObject") if where == "query" else ()))
+    known = STYLES[where]
+    style = given.get("style", known[0])
     if style not in known:
-        raise Unusable(f'style "{style}" of parameter "{given["name"]}" is not supported')
-    explode = given.get("explode", style == "form")
+        raise Unusable(f'style "{str(style)[:40]}" of parameter "{given["name"]}" is not supported')
+    explode = given.get("explode", style in ("form", "cookie"))
     return Parameter(argument, given["name"], where, style, bool(explode), as_json)
-
-
-def _query_pairs(p: Parameter, value: Any) -> list[tuple[str, str]]:
-    if p.as_json:
-        return [(p.name, msgspec.json.encode(value).decode())]
-    if p.style == "deepObject":
-        return list(deep_pairs(p.name, value))
-    if isinstance(value, list):
-        texts = [_text(item) for item in cast("list[Any]", value)]
-        if p.explode:
-            return [(p.name, text) for text in texts]
-        return [(p.name, _SEPARATORS.get(p.style, ",").join(texts))]
-    if isinstance(value, dict):
-        members = {k: _text(v) for k, v in cast("dict[str, Any]", value).items() if v is not None}
-        if p.explode:
-            return list(members.items())
-        return [(p.name, ",".join(f"{key},{text}" for key, text in members.items()))]
-    return [(p.name, _text(value))]
-
-
-def _joined(value: Any, separator: str) -> str:
-    if isinstance(value, list):
-        return separator.join(_text(item) for item in cast("list[Any]", value))
-    if isinstance(value, dict):
-        members = cast("dict[str, Any]", value)
-        return separator.join(f"{key}{separator}{_text(v)}" for key, v in members.items() if v is not None)
-    return _text(value)
 
 
 def _noted(schema: Any, note: str | None) -> Any:
@@ -323,12 +362,6 @@ def _noted(schema: Any, note: str | None) -> Any:
     if "$ref" in members:
         return {"description": text, "allOf": [members]}
     return {**members, "description": text}
-
-
-def _header_text(argument: str, text: str) -> str:
-    if not all(c.isprintable() and ord(c) < 256 for c in text):
-        raise BadArgument(f"{argument} has a character in it that no header can hold")
-    return text.strip()
 
 
 def _object(value: Any, pointer: str, what: str) -> dict[str, Any]:

@@ -1,23 +1,34 @@
-"""Services of type `openapi`: the operations of a document, by operationId (page 001 §1.4)."""
+"""Services of type `openapi`: the operations of a document (page 001 §1.4), by operationId or a made name."""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
-from agentflow.definition.diagnostics import Diagnostic
+from agentflow.definition.diagnostics import Diagnostic, did_you_mean
 from agentflow.definition.ir import ServiceSpec
 from agentflow.definition.urls import address_problem
 from agentflow.http import HttpFailure
 from agentflow.tools.http_service import EFFECTS
+from agentflow.tools.openapi_body import quoted
 from agentflow.tools.openapi_operations import Operation, Operations, read_operations
+from agentflow.tools.openapi_security import Scheme, credentials
 from agentflow.tools.openapi_text import MAX_BYTES, BrokenDocument, parse_openapi
 from agentflow.tools.path_template import BadArgument
-from agentflow.tools.problems import denied, shortened, unavailable, unknown_functions
+from agentflow.tools.problems import (
+    denied,
+    is_included,
+    missing_secrets,
+    shortened,
+    unavailable,
+    unknown_functions,
+)
+from agentflow.tools.secrets import Values
 from agentflow.tools.threads import in_thread
 from agentflow.tools.tool import Tool, ToolError, settled
 from agentflow.tools.web import Request, WebService
@@ -25,6 +36,9 @@ from agentflow.tools.web import Request, WebService
 __all__ = ["OpenApiService"]
 
 _log = logging.getLogger("agentflow.tools")
+
+_TAG = "tag:"
+"""What stands before a tag in `include`."""
 
 _FRESH = 60.0
 """Seconds for which a document that was fetched counts as what the server says now."""
@@ -38,6 +52,8 @@ class OpenApiService(WebService):
         super().__init__(name, spec, trusted=trusted)
         self._source = str(spec.options.get("document", ""))
         self._folder = folder
+        self._credentials = Values(spec.options.get("security") or {})
+        self._schemes: Mapping[str, Scheme | str] = {}
         self._operations: dict[str, Operation] = {}
         self._base = ""
         self._seen: object = None  # what the text was when it was read
@@ -53,7 +69,10 @@ class OpenApiService(WebService):
             if problems:
                 return problems
             self._seen = state
-        return await self._check_access(self._base, "/base_url" if "base_url" in self.spec.options else "")
+        problems = missing_secrets(self._credentials, "security")
+        return problems + await self._check_access(
+            self._base, "/base_url" if "base_url" in self.spec.options else ""
+        )
 
     def _state(self) -> object:
         if self._remote:
@@ -80,8 +99,9 @@ class OpenApiService(WebService):
             return [denied(self.name, str(refusal), "/document")]
         if isinstance(base, Diagnostic):
             return [base]
-        problems = self._unknown(found)
+        problems = self._unknown(found) + self._wrong_credentials(found)
         if not problems:
+            self._schemes = found.schemes
             self._base = base.rstrip("/")
             self._operations, self.refused, self.tools = found.offered, found.refused, tools
             for operation, reason in found.refused.items():
@@ -90,24 +110,43 @@ class OpenApiService(WebService):
 
     def _understood(self, text: bytes, own_headers: frozenset[str]) -> tuple[Operations, dict[str, Tool]]:
         """Return what the document describes, and what of it is wanted as tools; in a thread."""
-        found = read_operations(parse_openapi(text), own_headers)
-        wanted = self.spec.include
+        credentials = frozenset(self.spec.options.get("security") or ())
+        found = read_operations(parse_openapi(text), own_headers, credentials)
         return found, {
             name: _tool(self.name, operation, self.spec)
             for name, operation in found.offered.items()
-            if wanted is None or name in wanted
+            if self._includes(operation)
         }
+
+    def _includes(self, operation: Operation) -> bool:
+        include = self.spec.include
+        tagged = include is not None and any(_TAG + tag in include for tag in operation.tags)
+        return tagged or is_included(operation.id, include)
 
     def _unknown(self, found: Operations) -> list[Diagnostic]:
         if not found.offered:
             reason = next((f"{name}: {why}" for name, why in found.refused.items()), None)
-            hint = None if reason else "give its operations an operationId"
             text = "it offers no function" + (f" ({reason})" if reason else "")
-            return [unavailable(self.name, text, "/document", hint)]
+            return [unavailable(self.name, text, "/document")]
         known = list(found.offered)
         problems = unknown_functions(self.name, list(self.spec.functions), known, found.refused)
+        tags = {_TAG + tag for operation in found.offered.values() for tag in operation.tags}
         included = list(self.spec.include or ())
-        return problems + unknown_functions(self.name, included, known, found.refused, "include")
+        return problems + unknown_functions(self.name, included, [*known, *tags], found.refused, "include")
+
+    def _wrong_credentials(self, found: Operations) -> list[Diagnostic]:
+        """E_SERVICE_UNAVAILABLE for a credential of no scheme, or of one that cannot be used."""
+        problems: list[Diagnostic] = []
+        for name in self.spec.options.get("security") or ():
+            scheme = found.schemes.get(name)
+            if scheme is None:
+                text = f'its document has no security scheme "{name}"'
+                hint = did_you_mean(name, found.schemes)
+                problems.append(unavailable(self.name, text, f"/security/{_escaped(name)}", hint))
+            elif isinstance(scheme, str):
+                text = f'its security scheme "{name}": {scheme}'
+                problems.append(unavailable(self.name, text, f"/security/{_escaped(name)}"))
+        return problems
 
     def _server(self, found: Operations) -> str | Diagnostic:
         """Return where calls go. A document from elsewhere does not redirect this service's headers."""
@@ -121,8 +160,10 @@ class OpenApiService(WebService):
         if wrong is not None:
             reason = f"the server of its document {wrong}"
             return unavailable(self.name, reason, "/document", "set base_url")
-        if self._remote and self.spec.options.get("headers") and _origin(url) != _origin(self._source):
-            what = f"would send its headers to {urlsplit(url).hostname}, which only its document names"
+        has_secrets = self.spec.options.get("headers") or self.spec.options.get("security")
+        if self._remote and has_secrets and _origin(url) != _origin(self._source):
+            kept = "headers" if self.spec.options.get("headers") else "credentials"
+            what = f"would send its {kept} to {urlsplit(url).hostname}, which only its document names"
             return denied(self.name, what, "/document", "set base_url if they may go there")
         return url
 
@@ -164,11 +205,26 @@ class OpenApiService(WebService):
         except BadArgument as bad:
             message = f"{tool.name}: {bad}"
             raise ToolError.of("invalid_input", "invalid_tool_input", message, executed=False) from None
+        for scheme, sent in credentials(operation.security, self._schemes, self._credentials.resolve()):
+            if scheme.where == "header":
+                headers[scheme.name] = sent
+            elif scheme.where == "cookie":
+                cookie = f"{scheme.name}={quoted(sent)}"
+                headers["cookie"] = f"{headers['cookie']}; {cookie}" if "cookie" in headers else cookie
+            else:
+                target += f"{'&' if '?' in target else '?'}{quoted(scheme.name)}={quoted(sent)}"
         return Request(operation.method, self._base + target, headers, body)
+
+    def _mask(self, value: Any) -> Any:
+        return self._credentials.mask(super()._mask(value))
 
 
 class _Denied(Exception):
     """This submission may not have what it asks for."""
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
 
 
 def _tool(service: str, operation: Operation, spec: ServiceSpec) -> Tool:

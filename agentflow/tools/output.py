@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import Any, cast
 
 import msgspec
@@ -13,7 +15,7 @@ from agentflow import known_secrets
 from agentflow.definition.redaction import redact
 from agentflow.tools.tool import Tool, ToolError
 
-__all__ = ["Unwritable", "breaches", "checked_output", "to_json"]
+__all__ = ["Unwritable", "breaches", "checked_output", "progress_value", "to_json"]
 
 
 async def checked_output(tool: Tool, result: Any) -> Any:
@@ -44,6 +46,21 @@ async def checked_output(tool: Tool, result: Any) -> Any:
     return redact(known_secrets.hide(value)) if tool.sensitive else value
 
 
+_MAX_PROGRESS = 64 * 1024
+
+
+def progress_value(tool: Tool, value: Any) -> Any:
+    """Return what a function tells while it works as JSON-able builtins without known secrets. Raises
+    ValueError for what is no JSON, or has more than 64 KiB."""
+    try:
+        made, size = to_json(value)
+    except Unwritable as error:
+        raise ValueError(f"progress of {tool.name} cannot be written as JSON: {error}") from None
+    if size > _MAX_PROGRESS:
+        raise ValueError(f"progress of {tool.name} has {size:,} bytes, the limit is {_MAX_PROGRESS:,}")
+    return known_secrets.hide(made)
+
+
 def breaches(schema: dict[str, Any], value: Any) -> dict[str, Any] | None:
     """Return every breach with its path, for the agent to mend; None if there is none."""
     from agentflow.definition.schemas import validate
@@ -62,10 +79,11 @@ class Unwritable(Exception):
 
 def to_json(result: Any) -> tuple[Any, int]:
     """Return the result as builtins (dict with string keys, list, str, int, float, bool, None), and its size
-    in bytes of compact JSON. Structs, dataclasses, enums, dates, sets, bytes (base64) and the like are
-    converted, and nothing is shared with the function. Raises Unwritable, also for NaN and infinities."""
+    in bytes of compact JSON. Structs, dataclasses, models of pydantic, enums, dates, paths, sets, bytes
+    (base64) and the like are converted, and nothing is shared with the function. Raises Unwritable, also for
+    NaN and infinities."""
     try:
-        value = msgspec.to_builtins(result, str_keys=True)
+        value = msgspec.to_builtins(result, str_keys=True, enc_hook=_encode_other)
         encoded = msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise Unwritable(_culprit(result), _why(error)) from None
@@ -79,17 +97,27 @@ def to_json(result: Any) -> tuple[Any, int]:
     return msgspec.json.decode(encoded), len(encoded)
 
 
+def _encode_other(value: Any) -> Any:
+    """Return what msgspec does not know as builtins."""
+    if isinstance(value, PurePath):
+        return str(value)
+    pydantic = sys.modules.get("pydantic")
+    if pydantic is not None and isinstance(value, pydantic.BaseModel):
+        return value.model_dump(mode="json", by_alias=True)
+    raise TypeError(f"a value of type {type(value).__name__}")
+
+
 def _why(error: Exception) -> str:
     if isinstance(error, UnicodeEncodeError):
         return "text with half of a surrogate pair"
-    return str(error).replace("Encoding objects of type ", "a value of type ").replace(" is unsupported", "")
+    return str(error)
 
 
 def _culprit(result: Any) -> str:
     """Return the path of the first leaf that cannot be written by itself; "" if it is none of them."""
     for path, leaf in _leaves(result):
         try:
-            msgspec.json.encode(msgspec.to_builtins(leaf, str_keys=True))
+            msgspec.json.encode(msgspec.to_builtins(leaf, str_keys=True, enc_hook=_encode_other))
         except (TypeError, ValueError, OverflowError, RecursionError):
             return path
     return ""

@@ -3,11 +3,23 @@ of the document, and gives it a place."""
 
 from __future__ import annotations
 
+import fnmatch
+from collections.abc import Sequence
+
 from agentflow import known_secrets
 from agentflow.definition.diagnostics import Diagnostic, did_you_mean
 from agentflow.tools.secrets import Values
 
-__all__ = ["denied", "missing_secrets", "problem", "shortened", "unavailable", "unknown_functions"]
+__all__ = [
+    "denied",
+    "is_included",
+    "is_pattern",
+    "missing_secrets",
+    "problem",
+    "shortened",
+    "unavailable",
+    "unknown_functions",
+]
 
 _MAX_REASON = 300
 
@@ -28,7 +40,7 @@ def denied(service: str, what: str, path: str = "", hint: str | None = None) -> 
 
 
 def missing_secrets(values: Values, key: str) -> list[Diagnostic]:
-    """E_SERVICE_DENIED for each secret that is not set; `key` is `headers` or `env`."""
+    """E_SERVICE_DENIED for each secret that is not set; `key` is `headers`, `env` or `security`."""
     return [
         problem("E_SERVICE_DENIED", str(missing), f"/{key}/{_escape(missing.key)}", missing.hint)
         for missing in values.missing()
@@ -45,16 +57,28 @@ def unknown_functions(
     """E_UNKNOWN_FUNCTION for names in the service's own `functions` or `include` that it does not have."""
     found: list[Diagnostic] = []
     for i, name in enumerate(named):
-        if name in known:
+        if name in known or (key == "include" and is_pattern(name) and fnmatch.filter(known, name)):
             continue
         path = f"/{key}/{_escape(name)}" if key == "functions" else f"/{key}/{i}"
         if name in refused:
             message = f'"{service}" cannot offer "{name}": {refused[name]}'
             found.append(problem("E_UNKNOWN_FUNCTION", message, path))
         else:
-            hint = did_you_mean(name, known)
+            hint = "no function has a name that it matches" if is_pattern(name) else did_you_mean(name, known)
             found.append(problem("E_UNKNOWN_FUNCTION", f'"{service}" has no "{name}"', path, hint))
     return found
+
+
+def is_pattern(name: str) -> bool:
+    """Return whether an entry of `include` stands for every function whose name it matches."""
+    return "*" in name or "?" in name
+
+
+def is_included(name: str, include: Sequence[str] | None) -> bool:
+    """Return whether a function is offered by a service with this `include`; None: all are."""
+    if include is None or name in include:
+        return True
+    return any(is_pattern(entry) and fnmatch.fnmatchcase(name, entry) for entry in include)
 
 
 def shortened(text: str) -> str:

@@ -85,7 +85,7 @@ def make_tool(service: str, f: Callable[..., Any], spec: ServiceSpec | None = No
         function=name,
         input_schema=signature.schema,
         call=f,
-        is_async=inspect.iscoroutinefunction(f) or inspect.iscoroutinefunction(getattr(f, "__call__", None)),  # noqa: B004
+        is_async=_is_async(f) or _is_async(getattr(f, "__call__", None)),  # noqa: B004
         accepts_ctx=signature.accepts_ctx,
         arguments=signature.arguments,
         sensitive=marked.sensitive,
@@ -94,7 +94,7 @@ def make_tool(service: str, f: Callable[..., Any], spec: ServiceSpec | None = No
             name,
             side_effect=marked.side_effect,
             idempotent=marked.idempotent,
-            description=marked.description or inspect.getdoc(f),
+            description=marked.description or signature.text,
             timeout=marked.timeout,
         ),
     )
@@ -104,3 +104,7 @@ def mark_of(f: Any) -> Marked | None:
     """Return what `@function` was told about it, None if it is not marked."""
     found = getattr(f, _MARK, None)
     return found if isinstance(found, Marked) else None
+
+
+def _is_async(f: Any) -> bool:
+    return inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f)

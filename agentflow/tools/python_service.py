@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from agentflow.definition.diagnostics import Diagnostic, did_you_mean
 from agentflow.definition.ir import ServiceSpec
 from agentflow.tools.modules import import_service_module
-from agentflow.tools.problems import problem, shortened, unavailable, unknown_functions
+from agentflow.tools.problems import is_pattern, problem, shortened, unavailable, unknown_functions
 from agentflow.tools.python import make_tool, mark_of
 from agentflow.tools.service import Service
 from agentflow.tools.tool import Tool
@@ -64,6 +65,7 @@ def _functions(
     A marked function that was imported from elsewhere is that module's, unless it is included by name.
     """
     wanted = dict.fromkeys(spec.include or ())
+    patterns = [name for name in wanted if is_pattern(name)]
     given: set[int] = set()
     for key, value in vars(module).items():
         if not callable(value) or id(value) in given:
@@ -72,8 +74,12 @@ def _functions(
         names = {key, marked.name if marked is not None and marked.name else key}
         home = str(getattr(value, "__module__", ""))
         own = home == module.__name__ or home.startswith(module.__name__ + ".")
-        if wanted.keys().isdisjoint(names) and not (own and marked is not None):
+        # A pattern takes the functions of the module itself; what it imports has to be named.
+        matched = own and {p for p in patterns if any(fnmatch.fnmatchcase(name, p) for name in names)}
+        if wanted.keys().isdisjoint(names) and not matched and not (own and marked is not None):
             continue
+        if matched:
+            names |= matched
         for name in names:
             wanted.pop(name, None)
         given.add(id(value))

@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
@@ -17,7 +18,16 @@ from agentflow.definition.failure import Category, ErrorInfo
 from agentflow.definition.ir import ServiceSpec, canonical_json
 from agentflow.errors import AgentflowError
 
-__all__ = ["PythonTool", "SideEffect", "Tool", "ToolContext", "ToolError", "settled", "tool_name"]
+__all__ = [
+    "CallSignals",
+    "PythonTool",
+    "SideEffect",
+    "Tool",
+    "ToolContext",
+    "ToolError",
+    "settled",
+    "tool_name",
+]
 
 SideEffect = Literal["none", "read", "write", "external", "irreversible"]
 
@@ -32,6 +42,19 @@ def tool_name(service: str, function: str) -> str:
     if len(name) <= _MAX_NAME:
         return name
     return f"{name[:55]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+class CallSignals:
+    """What passes between a call and whoever makes it while it is under way. `deadline` in microseconds of
+    the wall clock; `show` is given each value of progress with its number, counted from 0."""
+
+    __slots__ = ("cancelled", "deadline", "show", "shown")
+
+    def __init__(self, deadline: int | None = None, show: Callable[[int, Any], None] | None = None) -> None:
+        self.cancelled = False
+        self.deadline = deadline
+        self.show = show
+        self.shown = 0
 
 
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +75,42 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     traceparent: str | None = None
     tracestate: str | None = None
+    signals: CallSignals = msgspec.field(default_factory=CallSignals)
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When the call is given up, in UTC; None where it has no limit of its own."""
+        at = self.signals.deadline
+        return None if at is None else datetime.fromtimestamp(at / 1e6, UTC)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits for the result any more: the call was cancelled or took too long.
+
+        An asynchronous function is cancelled by itself. One that runs in a thread cannot be stopped from
+        outside: it should look here between two pieces of work, and return.
+        """
+        return self.signals.cancelled
+
+    def progress(self, value: Any) -> None:
+        """Show readers of the run's stream how far the call is: any JSON up to 64 KiB. May be called in any
+        thread; does not block.
+
+        It is not stored, so nothing may depend on it. The progress of a sensitive function is not shown.
+        Raises ValueError for what is no JSON, or larger.
+        """
+        signals = self.signals
+        if signals.show is not None:
+            signals.show(signals.shown, value)
+            signals.shown += 1
+
+    @property
+    def logger(self) -> Any:
+        """A structlog logger that names run, step and call in each record."""
+        import structlog
+
+        logger = structlog.get_logger("agentflow.function")
+        return logger.bind(workflow_id=self.workflow_id, step_id=self.step_id, call_id=self.call_id)
 
 
 class ToolError(AgentflowError):
@@ -128,7 +187,8 @@ class Tool:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PythonTool(Tool):
-    """A Python function. `arguments` is the Struct that its arguments are converted to."""
+    """A Python function. `arguments` is the Struct that its arguments are converted to. `is_async`: it is
+    called on the event loop, else in a thread."""
 
     call: Callable[..., Any]
     is_async: bool

@@ -63,17 +63,17 @@ class WebService(Service):
 
     @abstractmethod
     def _request(self, tool: Tool, arguments: dict[str, Any]) -> Request:
-        """Return the request of a call. Raises ToolError for arguments that make none."""
+        """Return the request of a call. Raises ToolError for arguments that make none, MissingSecret."""
 
     async def call(self, tool: Tool, arguments: dict[str, Any], ctx: ToolContext) -> Any:
-        request = self._request(tool, arguments)
         try:
+            request = self._request(tool, arguments)
             headers = self._headers(request, ctx)
         except MissingSecret as missing:
             message = f"{tool.name}: {missing}"
             raise ToolError.of("policy", "secret_not_set", message, executed=False) from None
         try:
-            return await checked_output(tool, self._values.mask(await self._exchange(tool, request, headers)))
+            return await checked_output(tool, self._mask(await self._exchange(tool, request, headers)))
         except HttpFailure as failure:
             raise self._failed(tool, failure) from None
 
@@ -130,10 +130,14 @@ class WebService(Service):
         message = f"{tool.name}: the server answered {response.status} and redirects {where}: not followed"
         raise ToolError.of("tool", "tool_execution_failed", message, http_status=response.status)
 
+    def _mask(self, value: Any) -> Any:
+        """Return a text or a JSON value without the secrets of the service."""
+        return self._values.mask(value)
+
     # -- failures -------------------------------------------------------------------------------
 
     def _failed(self, tool: Tool, failure: HttpFailure) -> ToolError:
-        message = self._values.mask(f"{tool.name}: {failure}")
+        message = self._mask(f"{tool.name}: {failure}")
         if isinstance(failure, AnswerTooLarge):
             return ToolError.of("tool", "invalid_tool_output", message)
         if failure.kind == "denied":
@@ -150,9 +154,9 @@ class WebService(Service):
         except HttpFailure:
             body = b""
         said, details = _reason(body, response.headers.get("content-type", ""))
-        said = shortened(self._values.mask(said))
+        said = shortened(self._mask(said))
         message = f"{tool.name}: HTTP {response.status}" + (f": {said}" if said else "")
-        more: dict[str, Any] = {"details": redact(self._values.mask(details))} if details else {}
+        more: dict[str, Any] = {"details": redact(self._mask(details))} if details else {}
         if wait is not None:
             more["details"] = {**more.get("details", {}), "retry_after_s": wait}
         return ToolError.of(

@@ -204,7 +204,7 @@ def cyclic() -> Any:
         (lambda: {"t": ["\ud800"]}, "/t/0", "half of a surrogate pair"),
         (lambda: {"n": 10**5000}, "/n", "4300"),
         (cyclic, None, "refers to itself"),
-        (lambda: (i for i in range(3)), None, "generator"),
+        (lambda: [(i for i in range(3))], "/0", "generator"),
         (lambda: {(1, 2): 3}, None, ""),
     ],
 )

@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 import yaml
+from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from agentflow.definition.ir import ServiceSpec
 from agentflow.definition.schemas import validate
 from agentflow.tools import ToolError
+from agentflow.tools.openapi_operations import Operation, read_operations
 from agentflow.tools.openapi_service import OpenApiService
+from agentflow.tools.path_template import BadArgument
 from tests.unit.tools.servers import CTX, Recorder, serve
 
 STRING = {"type": "string"}
@@ -94,7 +98,10 @@ DOCUMENT: dict[str, Any] = {
 
 
 def spec(document: str, **more: Any) -> ServiceSpec:
-    options = {"document": document, **{k: more.pop(k) for k in ("base_url", "headers") if k in more}}
+    options = {
+        "document": document,
+        **{k: more.pop(k) for k in ("base_url", "headers", "security") if k in more},
+    }
     return ServiceSpec(type="openapi", options=options, **more)
 
 
@@ -125,8 +132,8 @@ BARE: dict[str, Any] = {"openapi": "3.1.0", "servers": [{"url": "http://h"}]}
 
 async def test_operations_are_functions(tmp_path: Path) -> None:
     made = await opened(tmp_path)
-    assert list(made.tools) == ["getOrder", "putOrder", "search"]
-    get, put, search = made.tools.values()
+    assert list(made.tools) == ["getOrder", "putOrder", "delete_orders_id", "search"]
+    get, put, _, search = made.tools.values()
     assert (get.description, get.side_effect, get.idempotent) == ("One order.\nWith its lines.", "read", True)
     assert (put.side_effect, put.idempotent, put.declared) == ("write", True, True)
     assert (search.side_effect, search.idempotent, search.declared) == ("external", False, False)
@@ -186,11 +193,11 @@ async def test_calls(tmp_path: Path) -> None:
     ("parameter", "value", "query"),
     [
         ({}, ["a", "b"], "p=a&p=b"),
-        ({"explode": False}, ["a", "b"], "p=a%2Cb"),
+        ({"explode": False}, ["a", "b,c"], "p=a,b%2Cc"),
         ({"style": "spaceDelimited"}, ["a", "b"], "p=a%20b"),
         ({"style": "pipeDelimited"}, ["a", "b"], "p=a%7Cb"),
         ({}, {"a": 1, "b": None, "c": True}, "a=1&c=true"),
-        ({"explode": False}, {"a": 1}, "p=a%2C1"),
+        ({"explode": False}, {"a": 1}, "p=a,1"),
         ({"style": "deepObject"}, {"a": 1, "b": "x y"}, "p%5Ba%5D=1&p%5Bb%5D=x%20y"),
         ({"content": {"application/json": {"schema": {}}}}, {"a": [1]}, "p=%7B%22a%22%3A%5B1%5D%7D"),
         ({}, None, ""),
@@ -232,8 +239,8 @@ async def test_styles_of_query_parameters(
         ),
         ({"parameters": [{"$ref": "#/paths/~1x/get/parameters/0"}]}, "a $ref refers to itself"),
         (
-            {"parameters": [{"name": "p", "in": "path", "style": "matrix", "schema": {}}]},
-            'style "matrix" of parameter "p" is not supported',
+            {"parameters": [{"name": "p", "in": "path", "style": "curly", "schema": {}}]},
+            'style "curly" of parameter "p" is not supported',
         ),
         (
             {"parameters": [{"name": "p", "in": "query", "schema": {"type": "strng"}}]},
@@ -276,7 +283,7 @@ async def test_a_path_argument_that_nothing_describes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({}, 'there is no "openapi" in it; OpenAPI 3.0 and 3.1 are supported'),
+        ({}, 'there is no "openapi" in it; OpenAPI 3.0, 3.1 and 3.2 are supported'),
         ({"swagger": "2.0"}, 'there is no "openapi" in it'),
         ({"openapi": "4.0"}, 'openapi is "4.0"'),
         ([], "#: the document is no object"),
@@ -374,15 +381,23 @@ async def test_include_and_options_of_functions(tmp_path: Path) -> None:
     assert hint == 'did you mean "search"?'
 
 
-async def test_operations_without_an_id_cannot_be_named(tmp_path: Path) -> None:
-    document = {**BARE, "paths": {"/x": {"get": {}, "options": {"operationId": "never"}}}}
-    assert await problems(tmp_path, document) == [
-        (
-            "E_SERVICE_UNAVAILABLE",
-            'service "shop": it offers no function',
-            "/document",
-            "give its operations an operationId",
-        )
+async def test_operations_without_an_id_have_a_made_name(tmp_path: Path) -> None:
+    paths = {
+        "/users/{user-id}/posts": {"get": {}, "options": {"operationId": "never"}},
+        "/a": {"get": {}},
+        "/a/": {"get": {}},
+        "/b": {"get": {"operationId": "get_a"}},
+        "/": {"get": {}},
+    }
+    parameters = [{"name": "user-id", "in": "path", "required": True, "schema": STRING}]
+    paths["/users/{user-id}/posts"]["get"] = {"parameters": parameters}
+    made = await opened(tmp_path, {**BARE, "paths": paths})
+    assert list(made.tools) == ["get_users_user_id_posts", "get_a_2", "get_a_3", "get_a", "get"]
+
+
+async def test_a_document_without_operations(tmp_path: Path) -> None:
+    assert await problems(tmp_path, {**BARE, "paths": {"/x": {}}}) == [
+        ("E_SERVICE_UNAVAILABLE", 'service "shop": it offers no function', "/document", None)
     ]
 
 
@@ -614,3 +629,253 @@ async def test_arguments_of_one_name(tmp_path: Path) -> None:
         assert recorder.last["query"] == "id=q&body=b"
         assert recorder.last["headers"]["id"] == "h"
         await made.aclose()
+
+
+# --- styles of paths, headers and cookies
+
+
+def in_path(**how: Any) -> Operation:
+    """An operation at `/x/{p}/y`."""
+    parameter = {"name": "p", "in": "path", "required": True, "schema": {}, **how}
+    document = {**BARE, "paths": {"/x/{p}/y": {"get": {"operationId": "op", "parameters": [parameter]}}}}
+    return read_operations(document).offered["op"]
+
+
+LISTED, MAPPED = ["a/b", "c,d"], {"R": 100, "G": None, "B": "x y"}
+
+
+@pytest.mark.parametrize(
+    ("style", "explode", "value", "path"),
+    [
+        ("simple", False, "blue", "blue"),
+        ("simple", False, LISTED, "a%2Fb,c%2Cd"),
+        ("simple", True, LISTED, "a%2Fb,c%2Cd"),
+        ("simple", False, MAPPED, "R,100,B,x%20y"),
+        ("simple", True, MAPPED, "R=100,B=x%20y"),
+        ("label", False, "blue", ".blue"),
+        ("label", False, LISTED, ".a%2Fb,c%2Cd"),
+        ("label", True, LISTED, ".a%2Fb.c%2Cd"),
+        ("label", False, MAPPED, ".R,100,B,x%20y"),
+        ("label", True, MAPPED, ".R=100.B=x%20y"),
+        ("matrix", False, "blue", ";p=blue"),
+        ("matrix", False, LISTED, ";p=a%2Fb,c%2Cd"),
+        ("matrix", True, LISTED, ";p=a%2Fb;p=c%2Cd"),
+        ("matrix", False, MAPPED, ";p=R,100,B,x%20y"),
+        ("matrix", True, MAPPED, ";R=100;B=x%20y"),
+    ],
+)
+def test_styles_of_path_parameters(style: str, explode: bool, value: Any, path: str) -> None:
+    parameter = {
+        "name": "p",
+        "in": "path",
+        "required": True,
+        "style": style,
+        "explode": explode,
+        "schema": {},
+    }
+    document = {**BARE, "paths": {"/x/{p}/y": {"get": {"operationId": "op", "parameters": [parameter]}}}}
+    found = read_operations(document).offered["op"]
+    assert found.request({"p": value})[0] == f"/x/{path}/y"
+
+
+@pytest.mark.parametrize("style", ["simple", "label", "matrix"])
+@pytest.mark.parametrize("value", ["..", ".", "a/../b", "", [], "a\x00", ["..", "x"], {"..": 1}])
+def test_no_style_leaves_the_segment(style: str, value: Any) -> None:
+    found = in_path(style=style)
+    with pytest.raises(BadArgument):
+        found.request({"p": value})
+
+
+@pytest.mark.parametrize(
+    ("where", "explode", "value", "expected"),
+    [
+        ("header", False, MAPPED, {"p": "R,100,B,x y"}),
+        ("header", True, MAPPED, {"p": "R=100,B=x y"}),
+        ("cookie", True, ["a", "b"], {"cookie": "p=a&p=b"}),
+        ("cookie", False, ["a", "b;"], {"cookie": "p=a,b%3B"}),
+        ("cookie", True, {"a": 1, "b": 2}, {"cookie": "a=1&b=2"}),
+    ],
+)
+def test_styles_of_headers_and_cookies(where: str, explode: bool, value: Any, expected: Any) -> None:
+    parameter = {"name": "p", "in": where, "explode": explode, "schema": {}}
+    found = read_operations(operation(BARE, parameters=[parameter])).offered["op"]
+    assert found.request({"p": value})[1] == expected
+
+
+# --- OpenAPI 3.2
+
+
+def test_what_openapi_3_2_adds() -> None:
+    form = {"application/x-www-form-urlencoded": {"schema": {"type": "object"}}}
+    whole = {"name": "q", "in": "querystring", "content": form}
+    item = {
+        "query": {
+            "operationId": "find",
+            "requestBody": {"content": {"application/json": {"schema": {"type": "object"}}}},
+        },
+        "additionalOperations": {
+            "COPY": {
+                "operationId": "copy",
+                "parameters": [whole],
+            }
+        },
+        "get": {
+            "operationId": "get",
+            "parameters": [
+                {"name": "c", "in": "cookie", "style": "cookie", "schema": {}},
+                {"name": "d", "in": "querystring", "content": {"text/xml": {}}},
+            ],
+        },
+    }
+    found = read_operations({"openapi": "3.2.0", "servers": [{"url": "http://h"}], "paths": {"/x": item}})
+    assert {name: o.method for name, o in found.offered.items()} == {"find": "QUERY", "copy": "COPY"}
+    assert found.offered["find"].request({"body": {"a": 1}})[2] == b'{"a":1}'
+    assert found.offered["copy"].request({"q": {"a": [1, 2], "b": "x y"}})[0] == "/x?a=1&a=2&b=x%20y"
+    assert found.refused == {"get": 'parameter "d" is neither plain nor JSON'}
+
+
+# --- security schemes
+
+SECURED: dict[str, Any] = {
+    **BARE,
+    "security": [{"token": []}],
+    "components": {
+        "securitySchemes": {
+            "token": {"type": "http", "scheme": "bearer"},
+            "login": {"type": "http", "scheme": "Basic"},
+            "key": {"type": "apiKey", "in": "query", "name": "api_key"},
+            "head": {"type": "apiKey", "in": "header", "name": "X-Key"},
+            "cook": {"type": "apiKey", "in": "cookie", "name": "sid"},
+            "oauth": {"type": "oauth2", "flows": {}},
+            "digest": {"type": "http", "scheme": "digest"},
+            "mutual": {"type": "mutualTLS"},
+        }
+    },
+    "paths": {
+        "/default": {"get": {"operationId": "default"}},
+        "/none": {"get": {"operationId": "none", "security": []}},
+        "/login": {"get": {"operationId": "login", "security": [{}, {"login": []}]}},
+        "/key": {
+            "get": {
+                "operationId": "key",
+                "security": [{"key": [], "cook": []}],
+                "parameters": [
+                    {"name": "api_key", "in": "query", "schema": STRING},
+                    {"name": "q", "in": "query", "schema": STRING},
+                ],
+            }
+        },
+        "/either": {"get": {"operationId": "either", "security": [{"oauth": ["write"]}, {"head": []}]}},
+    },
+}
+
+
+async def test_credentials_go_where_their_schemes_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("token", "login", "key", "head", "cook")
+    for name in names:
+        monkeypatch.setenv(f"AGENTFLOW_SECRET_{name.upper()}", f"u:{name} 1")
+    given = {name: {"$secret": name} for name in names}
+    recorder = Recorder()
+    async with serve(recorder.app) as url:
+        made = await opened(tmp_path, SECURED, base_url=url, security=given)
+        sent: dict[str, Any] = {}
+        for name, tool in made.tools.items():
+            await made.call(tool, {"q": "x"} if name == "key" else {}, CTX)
+            sent[name] = recorder.last
+        await made.aclose()
+    headers = {name: request["headers"] for name, request in sent.items()}
+    assert headers["default"]["authorization"] == "Bearer u:token 1"
+    assert "authorization" not in headers["none"]
+    assert headers["login"]["authorization"] == "Basic dTpsb2dpbiAx"
+    assert (sent["key"]["query"], headers["key"]["cookie"]) == ("q=x&api_key=u%3Akey%201", "sid=u%3Acook%201")
+    assert headers["either"]["x-key"] == "u:head 1"
+    assert "authorization" not in headers["either"]
+    assert list(made.tools["key"].input_schema["properties"]) == ["q"]
+
+
+async def test_without_a_credential_its_parameter_stays_an_argument(tmp_path: Path) -> None:
+    made = await opened(tmp_path, SECURED)
+    assert list(made.tools["key"].input_schema["properties"]) == ["api_key", "q"]
+
+
+async def test_credentials_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTFLOW_SECRET_S", "1")
+    wrong = {name: {"$secret": "S"} for name in ("tokn", "digest", "mutual")}
+    assert await problems(tmp_path, SECURED, security=wrong) == [
+        (
+            "E_SERVICE_UNAVAILABLE",
+            'service "shop": its document has no security scheme "tokn"',
+            "/security/tokn",
+            'did you mean "token"?',
+        ),
+        (
+            "E_SERVICE_UNAVAILABLE",
+            'service "shop": its security scheme "digest": the HTTP scheme "digest" is not supported; set the'
+            " header under headers",
+            "/security/digest",
+            None,
+        ),
+        (
+            "E_SERVICE_UNAVAILABLE",
+            'service "shop": its security scheme "mutual": the type "mutualTLS" is not supported',
+            "/security/mutual",
+            None,
+        ),
+    ]
+    ((code, message, path, hint),) = await problems(
+        tmp_path, SECURED, security={"token": {"$secret": "gone"}}
+    )
+    assert (code, message, path) == ("E_SERVICE_DENIED", 'secret "gone" is not set', "/security/token")
+    assert hint == "set AGENTFLOW_SECRET_GONE in the environment"
+
+
+async def test_a_credential_in_the_query_is_in_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTFLOW_SECRET_K", "hunter2 hunter2")
+    given = {name: {"$secret": "K"} for name in ("key", "cook")}
+
+    def echoed(request: Any) -> Response:
+        return JSONResponse({"message": f"wrong key in {request.url}"}, status_code=401)
+
+    async with serve(Starlette(routes=[Route("/key", echoed)])) as url:
+        made = await opened(tmp_path, SECURED, base_url=url, security=given)
+        with pytest.raises(ToolError) as caught:
+            await made.call(made.tools["key"], {"q": "x"}, CTX)
+        await made.aclose()
+    assert "wrong key in" in caught.value.info.message
+    assert "hunter2" not in str(caught.value.info)
+
+
+# --- include by pattern and tag
+
+
+async def test_functions_are_included_by_pattern_and_tag(tmp_path: Path) -> None:
+    def tagged(name: str, *tags: str) -> dict[str, Any]:
+        return {"get": {"operationId": name, "tags": list(tags)}}
+
+    paths = {
+        "/a": tagged("repos/list", "repos"),
+        "/b": tagged("repos/get", "repos"),
+        "/c": tagged("users/get", "users"),
+        "/d": tagged("other", "admin", "users"),
+    }
+    document = {**BARE, "paths": paths}
+
+    async def offered(*include: str) -> list[str]:
+        return list((await opened(tmp_path, document, include=include)).tools)
+
+    assert await offered("repos/*") == ["repos/list", "repos/get"]
+    assert await offered("*/get", "other") == ["repos/get", "users/get", "other"]
+    assert await offered("tag:users") == ["users/get", "other"]
+    assert await problems(tmp_path, document, include=("repo/*", "tag:user")) == [
+        (
+            "E_UNKNOWN_FUNCTION",
+            '"shop" has no "repo/*"',
+            "/include/0",
+            "no function has a name that it matches",
+        ),
+        ("E_UNKNOWN_FUNCTION", '"shop" has no "tag:user"', "/include/1", 'did you mean "tag:users"?'),
+    ]

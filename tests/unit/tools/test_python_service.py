@@ -264,6 +264,13 @@ def test_include_adds_functions(folder: Callable[..., Path]) -> None:
     assert list(service.tools) == ["marked", "other", "plain"]
 
 
+def test_a_pattern_includes_the_functions_of_the_module(folder: Callable[..., Path]) -> None:
+    text = TOOLS + "\n    from shared import plain as plain_too\n"
+    path = folder(tools=text, shared=TOOLS)
+    assert list(load(path, python(include=("pl*",))).tools) == ["marked", "other", "plain"]
+    assert problems(path, python(include=("zz*",)))[0][0] == "E_SERVICE_UNAVAILABLE"
+
+
 def test_include_names_a_function_that_is_not_there(folder: Callable[..., Path]) -> None:
     assert problems(folder(tools=TOOLS), python(include=("plan",))) == [
         (
