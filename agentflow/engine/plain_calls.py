@@ -178,9 +178,9 @@ def _begin(state: RunState, now: int, events: list[ev.RunEvent], effects: list[E
     if info is None or not info.self_checked or info.needs_approval:
         return False
     prepared = node.kind.prepare(state, activation)
-    if isinstance(prepared, ErrorInfo) or not isinstance(prepared.input, dict):
+    if isinstance(prepared, ErrorInfo) or prepared.input.__class__ is not dict:
         return False
-    input: Any = prepared.input  # pyright: ignore[reportUnknownMemberType]
+    input = prepared.input
     taken, offset = activation.taken, state.next_offset
     call_id = derive("call_", now, state.workflow_id, activation.key)
     name = next(iter(tools))
