@@ -101,6 +101,7 @@ if TYPE_CHECKING:
         TeamReview,
     )
     from agentflow.models.llm_executor import LlmExecutor, LlmRequest, LlmResponse
+    from agentflow.records.checkpoint_storage import CheckpointStorage
     from agentflow.records.checkpoint_store import FilesystemCheckpointStore
     from agentflow.records.node_output import NodeRunResult, WorkflowOutput
     from agentflow.records.trace import TraceRecorder, WorkflowTrace
@@ -125,6 +126,7 @@ __all__ = [
     "Case",
     "Checkpoint",
     "CheckpointNotFound",
+    "CheckpointStorage",
     "Client",
     "ConcurrentBuilder",
     "Default",
@@ -229,6 +231,7 @@ _HOMES = {
     "Case": "graphs",
     "Checkpoint": "graphs",
     "CheckpointNotFound": "errors",
+    "CheckpointStorage": "records.checkpoint_storage",
     "Client": "client",
     "ConcurrentBuilder": "graphs.teams",
     "Default": "graphs",

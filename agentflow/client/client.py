@@ -25,6 +25,7 @@ from agentflow.client.run import RemoteRun
 from agentflow.client.transport import Transport
 from agentflow.definition.ir import Workflow
 from agentflow.definition.stage_schemas import Activation
+from agentflow.events.tracing import submitter_options
 from agentflow.records.answers import (
     Health,
     RequestAnswer,
@@ -128,7 +129,8 @@ class Client(Reading):
         idempotency_key: str | None = None,
         output_type: Any = None,
     ) -> RemoteRun[Any]:
-        """Begin a run; returns once it is durable. As `Runtime.submit`; a path is read here.
+        """Begin a run; returns once it is durable. As `Runtime.submit`; a path is read here. The trace around
+        it goes along in headers.
 
         Raises DefinitionError (nothing was written), RunExists, IdempotencyConflict, OutputNotReady,
         CheckpointNotFound, InvalidEdit, QueueFull, StoreError, ConfigurationError.
@@ -146,6 +148,8 @@ class Client(Reading):
             "state_from": state_from,
         }
         headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+        if "traceparent" not in (options or {}):
+            headers |= submitter_options()
         record = await self._ask("POST", "/workflows", RunRecord, body=_given(body), headers=headers)
         return RemoteRun(self, record.workflow_id, output_type=output_type)
 

@@ -66,11 +66,16 @@ def decide(state: RunState, now: int, found: Found = _NOTHING) -> Decisions:
     A decision may be a Lookup or a StoreAccess instead of events: the caller asks for it, notes `asked` in
     `found`, and asks on; its answer comes with `found`, too. An access waits until the events before it are
     durable.
-    A Judgement is answered at once, likewise.
+    So is a Judgement.
     """
-    moves = _decide(state, now, found)
-    if any(move.__class__ is Unjudged for move in moves):
-        return with_judgements(moves, found)
+    return _judged(_decide(state, now, found), found)
+
+
+def _judged(moves: Decisions, found: Found) -> Decisions:
+    """Return moves, with the results of the code on edges; nothing while they are awaited."""
+    for move in moves:
+        if move.__class__ is Unjudged:
+            return with_judgements(moves, found)
     return moves
 
 
@@ -98,6 +103,8 @@ def _decide(state: RunState, now: int, found: Found) -> Decisions:
     if moves := _in_flight(state, now, found):
         return moves
     if state.root.stopped:
+        if state.settled and "asked" in found.values():
+            return []  # what has settled before the end comes to its own
         return limits.stop(state, now) or run_end.run_ended(state, now)
     if state.on_failure == "halt" and state.has_failed and not state.mail.stepping:
         return _halted(state, now, found)
@@ -113,16 +120,17 @@ def _decide(state: RunState, now: int, found: Found) -> Decisions:
 
 def _in_flight(state: RunState, now: int, found: Found) -> Decisions:
     """What has begun comes to its end; nothing new begins."""
-    if state.settled:
-        return _end_of(state, next(iter(state.settled.values())), now)
+    for activation in state.settled.values():
+        if moves := _judged(_end_of(state, activation, now), found):
+            return moves
     if state.denied and state.status != "paused":
         return refusal_moves(state, next(iter(state.denied.values())), now)
     for activation in state.changed.values():
-        if moves := _next(state, activation, now, found):
+        if moves := _judged(_next(state, activation, now, found), found):
             return moves
     if state.timers:
         for activation in limits.due_retries(state, now):
-            if moves := _next(state, activation, now, found):
+            if moves := _judged(_next(state, activation, now, found), found):
                 return moves
     return turns.admit_calls(state, now) if state.call_queue else []
 

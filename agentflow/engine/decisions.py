@@ -121,7 +121,9 @@ def step_completed(
                     judged=found,
                 )
 
-            return [Unjudged(Judgement(f"route {activation.key}", node, message), complete)]
+            return [
+                Unjudged(Judgement(f"route {activation.key} {activation.attempt}", node, message), complete)
+            ]
         outgoing = [message] if messages is None else messages
         sent = route_messages(node, outgoing, state.shared.values, first)
         if isinstance(sent, ErrorInfo):

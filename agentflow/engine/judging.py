@@ -2,8 +2,8 @@
 
 The messages of a handler come with the results of this code. The message of an agent or another node is
 made by the engine, which calls no code of users: it asks its caller for the results, as for a Lookup, and
-decides the same step again with them. Only the routes that follow are recorded; a run that is taken up before
-they are durable asks again. Pure.
+decides the same step again with them; what does not wait for them goes on. Only the routes that follow are
+recorded; a run that is taken up before they are durable asks again. Pure.
 """
 
 from __future__ import annotations
@@ -44,11 +44,14 @@ def has_code(node: Node) -> bool:
 
 
 def with_judgements(moves: Decisions, found: Mapping[str, Any]) -> Decisions:
-    """Return the events of steps whose results are found; else the first Judgement that is missing."""
+    """Return the events of steps whose results are found; else the first Judgement that is missing, or
+    nothing while its results are awaited."""
     complete: Decisions = []
     for move in moves:
         if move.__class__ is not Unjudged:
             complete.append(move)
+        elif found.get(move.judgement.key) == "asked":
+            return []
         elif move.judgement.key in found:
             complete += move.complete(found[move.judgement.key])
         else:

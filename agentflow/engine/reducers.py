@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["REDUCERS", "register"]
+__all__ = ["REDUCERS", "is_built_in", "register"]
 
 Reducer = Callable[[Any, Any], Any]
 
@@ -60,6 +60,11 @@ REDUCERS: dict[str, Reducer] = {
 """The built-in reducers and those that were registered, by name."""
 
 _BUILT_IN = frozenset(REDUCERS)
+
+
+def is_built_in(name: str) -> bool:
+    """Return whether a reducer is none that users wrote."""
+    return name in _BUILT_IN
 
 
 def register(name: str, fn: Reducer) -> None:

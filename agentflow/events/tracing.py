@@ -26,16 +26,19 @@ from typing import Any, NamedTuple
 
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import Trace
+from agentflow.host_tracing import attach_span, detach_span, host_trace_options
 
 __all__ = [
     "RunTracer",
     "SpanContext",
     "TraceParent",
     "active",
+    "baggage_problem",
     "current",
     "outgoing_headers",
     "parse_traceparent",
     "span_id_of",
+    "submitter_options",
     "trace_id_of",
     "traceparent_of",
     "tracestate_problem",
@@ -44,6 +47,7 @@ __all__ = [
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _TRACESTATE_MEMBER = re.compile(r"[a-z0-9][a-z0-9_\-*/@]{0,255}=[ -+\--<>-~]{0,256}")
 _LONGEST_TRACESTATE = 512
+_LONGEST_BAGGAGE = 8_192
 _NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
 
 
@@ -106,6 +110,7 @@ class SpanContext(NamedTuple):
     span_id: str
     sampled: bool = True
     tracestate: str | None = None
+    baggage: str | None = None
 
     @property
     def traceparent(self) -> str:
@@ -122,21 +127,40 @@ def current() -> SpanContext | None:
 
 
 class active:  # noqa: N801 — a context manager; a class costs each call less than a generator
-    """Work of this block, and of tasks and threads begun in it, is done in this span.
+    """Work of this block, and of tasks and threads begun in it, is done in this span. So is what the
+    application opens there with OpenTelemetry.
 
     `trace` is what the message in hand carries; anything but a SpanContext is no span.
     """
 
-    __slots__ = ("_span", "_token")
+    __slots__ = ("_host", "_span", "_token")
 
     def __init__(self, trace: object) -> None:
         self._span = trace if isinstance(trace, SpanContext) else None
 
     def __enter__(self) -> None:
-        self._token = _current.set(self._span)
+        span = self._span
+        self._token = _current.set(span)
+        self._host = (
+            None if span is None else attach_span(span.trace_id, span.span_id, span.sampled, span.baggage)
+        )
 
     def __exit__(self, *_: object) -> None:
+        detach_span(self._host)
         _current.reset(self._token)
+
+
+def submitter_options() -> dict[str, str]:
+    """Return the options that make a run which is submitted here a part of the trace around it: of the
+    application's active span, or of the call of another run. Nothing where there is neither."""
+    return host_trace_options() or outgoing_headers()
+
+
+def baggage_problem(value: object) -> str | None:
+    """Return why a value is not what stands in a W3C `baggage` header, or None."""
+    if not isinstance(value, str) or not value.isascii() or not value.isprintable():
+        return "is not a W3C baggage"
+    return f"is longer than {_LONGEST_BAGGAGE} characters" if len(value) > _LONGEST_BAGGAGE else None
 
 
 def outgoing_headers() -> dict[str, str]:
@@ -206,6 +230,7 @@ class RunTracer:
         "_steps",
         "_superstep",
         "_tries",
+        "baggage",
         "parent",
         "trace_id",
         "tracestate",
@@ -218,6 +243,7 @@ class RunTracer:
         self.parent: TraceParent | None = None
         """Span of the submitter of the run, if it named one."""
         self.tracestate: str | None = None
+        self.baggage: str | None = None
         # `span_id_of`, with the part of it that is the same for the whole run done once.
         self._hash = blake2b(f"{workflow_id}\x1f".encode(), digest_size=8)
         self._root: _Span = _Given(self.trace_id, span_id_of(workflow_id, "run"), None)
@@ -236,17 +262,19 @@ class RunTracer:
     @property
     def root(self) -> SpanContext:
         """The span of the run as a whole."""
-        return SpanContext(self.workflow_id, self.trace_id, self._root.id, self.sampled, self.tracestate)
+        return self._context(self._root)
 
     def call(self, call_id: str) -> SpanContext:
         """Return the span of an open model or tool call; of the run if there is no such call."""
-        span_id = self._calls.get(call_id, self._root).id
-        return SpanContext(self.workflow_id, self.trace_id, span_id, self.sampled, self.tracestate)
+        return self._context(self._calls.get(call_id, self._root))
 
     def handler(self, key: str) -> SpanContext:
         """Return the span of an open step, in which its handler works; of the run if it is not open."""
-        span_id = self._steps.get(key, self._root).id
-        return SpanContext(self.workflow_id, self.trace_id, span_id, self.sampled, self.tracestate)
+        return self._context(self._steps.get(key, self._root))
+
+    def _context(self, span: _Span) -> SpanContext:
+        state, baggage = self.tracestate, self.baggage
+        return SpanContext(self.workflow_id, self.trace_id, span.id, self.sampled, state, baggage)
 
     def step(self, key: str) -> str | None:
         """Return the `traceparent` of an open step or iteration: what it begins elsewhere is a part of it."""
@@ -304,6 +332,7 @@ class RunTracer:
 
     def _run_started(self, data: ev.WorkflowStarted) -> _Span:
         given = traceparent_of(data.options)
+        self.baggage = data.options.get("baggage")
         if given is not None:
             self.trace_id, self.parent = given.trace_id, given
             self.tracestate = data.options.get("tracestate")
@@ -348,6 +377,13 @@ class RunTracer:
         self._steps.pop(unit, None)
         if self._agents:
             self._agents.pop(unit, None)
+
+    def _step_retrying(self, data: ev.WorkflowStepRetrying) -> None:
+        if data.kind != "restart":
+            return
+        unit = data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
+        if unit in self._steps:  # the next attempt is a span of its own, beside that of the last one
+            self._steps[unit] = self._open(f"step {unit} {data.next_attempt}", self._root)
 
     def _agent_initialized(self, data: ev.AgentInitialized) -> _Span:
         unit = _unit(data)
@@ -405,6 +441,7 @@ _MOVES: dict[type, _Move] = {
     ev.WorkflowStepStarted: RunTracer._step_started,
     ev.WorkflowStepCompleted: RunTracer._step_ended,
     ev.WorkflowStepFailed: RunTracer._step_ended,
+    ev.WorkflowStepRetrying: RunTracer._step_retrying,
     ev.AgentInitialized: RunTracer._agent_initialized,
     ev.AgentCompleted: RunTracer._agent_ended,
     ev.AgentFailed: RunTracer._agent_ended,

@@ -135,6 +135,8 @@ def classes_in(annotation: Any) -> Iterator[type]:
 
 def rank(annotation: Any, value: Any) -> Rank | None:
     """Return how near a value is to an annotation; None if it does not fit. Checks each element."""
+    if type(value) is annotation:  # what most handlers take
+        return (_UNION, _FAR) if isinstance(value, _CONTAINERS) else (_EXACT,)
     plain = _plain(annotation)
     if plain is Any or plain is object:
         return (_ANY,)
@@ -154,6 +156,9 @@ def rank(annotation: Any, value: Any) -> Rank | None:
     return _rank_class(origin or plain, args, value)
 
 
+_CONTAINERS = (list, tuple, set, frozenset, dict)
+
+
 def _rank_keys(kind: Any, value: Any) -> Rank | None:
     if not isinstance(value, dict):
         return None
@@ -166,7 +171,7 @@ def _rank_class(kind: Any, args: tuple[Any, ...], value: Any) -> Rank | None:
         return None
     mro = type(value).__mro__
     near: Rank = (_EXACT,) if type(value) is kind else (_BASE, mro.index(kind) if kind in mro else _FAR)
-    if isinstance(value, list | tuple | set | frozenset | dict):
+    if isinstance(value, _CONTAINERS):
         return _rank_elements(near, args, value)
     return near
 

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 from agentflow.executors.payloads import Payloads
+from agentflow.threads import in_thread
 
-__all__ = ["caller_of", "in_thread"]
-
-
-async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
-    """Call a plain function in a worker thread, with the context variables of the caller.
-
-    A thread cannot be cancelled: a call that is cancelled is left to end by itself, and its result dropped.
-    """
-    return await asyncio.to_thread(partial(function, *args))
+__all__ = ["caller_of"]
 
 
 def caller_of(
@@ -30,7 +22,7 @@ def caller_of(
         if inspect.iscoroutinefunction(function):
             found = await function(*args)
         else:
-            found = await in_thread(function, *args)
+            found = await in_thread(partial(function, *args), "run_once")
             if inspect.isawaitable(found):
                 found = await found
         return payloads.keep(found)

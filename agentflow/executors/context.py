@@ -28,7 +28,17 @@ from agentflow.units import seconds_of
 if TYPE_CHECKING:
     from agentflow.executors.handlers import HandlerSpec
 
-__all__ = ["Asked", "Port", "RecordedCall", "Sent", "SideEffect", "Staged", "WorkflowContext", "seconds"]
+__all__ = [
+    "Asked",
+    "Port",
+    "RecordedCall",
+    "Sent",
+    "SideEffect",
+    "Staged",
+    "Unfolded",
+    "WorkflowContext",
+    "seconds",
+]
 
 Out = TypeVar("Out", contravariant=True, default=Never)
 WOut = TypeVar("WOut", contravariant=True, default=Never)
@@ -54,6 +64,14 @@ class Asked(NamedTuple):
     on_timeout: Any
 
 
+class Unfolded(NamedTuple):
+    """Updates of a shared key with a reducer, in order, and its value before them; None: it had none."""
+
+    key: str
+    before: Any
+    updates: list[Any]
+
+
 class Staged:
     """What an attempt did that its completion makes real. Values are encoded."""
 
@@ -62,6 +80,8 @@ class Staged:
         self.private: dict[str, Any] = {}
         self.shared: list[tuple[str, Any]] = []
         self.requests: list[Asked] = []
+        self.unfolded: list[Unfolded] = []
+        """The updates that no read has folded."""
 
 
 class RecordedCall(NamedTuple):
@@ -132,6 +152,7 @@ class WorkflowContext(Generic[Out, WOut]):
         self._node = node
         self._staged = Staged()
         self._shared: dict[str, Any] = {}
+        self._updates: dict[str, list[Any]] = {}
         self._open = True
 
     # -- messages and outputs ----------------------------------------------------------------------
@@ -203,6 +224,10 @@ class WorkflowContext(Generic[Out, WOut]):
     def get_shared_state(self, key: str, default: Any = None) -> Any:
         """Return a value of the shared state as a new object: as committed when the activation began, with
         the writes of this attempt."""
+        if key in self._updates:
+            for update in self._updates.pop(key):
+                before = self._shared.get(key, self._around.shared.get(key))
+                self._shared[key] = self._around.reducers[key](before, update)
         found = self._shared.get(key, UNSET)
         if found is UNSET:
             found = self._around.shared.get(key, UNSET)
@@ -214,12 +239,10 @@ class WorkflowContext(Generic[Out, WOut]):
         self._check_open("set_shared_state")
         kept = self._payloads.keep(value)
         self._staged.shared.append((_text(key), kept))
-        reducer = self._around.reducers.get(key)
-        if reducer is None:
+        if key in self._around.reducers:
+            self._updates.setdefault(key, []).append(kept)
+        else:
             self._shared[key] = kept
-            return
-        before = self._shared.get(key, self._around.shared.get(key))
-        self._shared[key] = reducer(before, kept)
 
     # -- requests and recorded calls ---------------------------------------------------------------
 
@@ -365,6 +388,9 @@ class WorkflowContext(Generic[Out, WOut]):
 
     def _close(self) -> Staged:
         self._open = False
+        for key, updates in self._updates.items():
+            before = self._shared.get(key, self._around.shared.get(key))
+            self._staged.unfolded.append(Unfolded(key, before, updates))
         return self._staged
 
 

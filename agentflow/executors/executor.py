@@ -171,8 +171,9 @@ class FunctionExecutor(Executor):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> FunctionExecutor:
-        return copy.copy(self)  # a function keeps nothing for one run
+    def copy_for_run(self) -> FunctionExecutor:
+        """Return itself: a function keeps nothing for one run, and sees no executor."""
+        return self
 
 
 @overload

@@ -24,6 +24,7 @@ from agentflow.graphs.predicates import Role, Rule, describe_rule
 if TYPE_CHECKING:
     from agentflow.events.log import EventLog
     from agentflow.graphs.workflow import Workflow
+    from agentflow.records.checkpoint_storage import CheckpointStorage
     from agentflow.runtime import Runtime
 
 __all__ = ["DrawnEdge", "Finding", "MapEdges", "PlacedNode", "SharedDeclaration", "WorkflowBuilder"]
@@ -121,7 +122,7 @@ class WorkflowBuilder:
         self.start_call = self.call
         self.shared: list[SharedDeclaration] = []
         self.findings: list[Finding] = []
-        self.storage: str | EventLog | Runtime | None = None
+        self.storage: str | EventLog | Runtime | CheckpointStorage | None = None
         self._known: dict[int, tuple[Any, str]] = {}
         self._groups: dict[tuple[str, str], int] = {}
 
@@ -304,8 +305,9 @@ class WorkflowBuilder:
         self.shared.append(SharedDeclaration(key, type, reducer, default, caller("add_shared", key)))
         return self
 
-    def with_checkpointing(self, storage: str | EventLog | Runtime) -> WorkflowBuilder:
-        """Say where runs are kept: `sqlite:FILE`, `file:DIR`, `memory:`, an open EventLog or Runtime."""
+    def with_checkpointing(self, storage: str | EventLog | Runtime | CheckpointStorage) -> WorkflowBuilder:
+        """Say where runs are kept: `sqlite:FILE`, `file:DIR`, `memory:`, an open EventLog or Runtime, or the
+        CheckpointStorage of one of them."""
         self.storage = storage
         return self
 
@@ -313,8 +315,14 @@ class WorkflowBuilder:
         """Return the workflow. Raises WorkflowValidationError with every mistake; its warnings stand in
         `workflow.diagnostics`."""
         from agentflow.graphs.lowering import lower
+        from agentflow.telemetry.build_span import build_span
+        from agentflow.telemetry.conventions import SIGNATURE
 
-        return lower(self)
+        with build_span(self.name) as attributes:
+            workflow = lower(self)
+            if attributes is not None:
+                attributes[SIGNATURE] = workflow.signature
+            return workflow
 
     # -- mistakes ----------------------------------------------------------------------------------
 

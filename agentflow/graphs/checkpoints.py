@@ -21,8 +21,8 @@ from agentflow.errors import (
 from agentflow.executors.annotations import name_of, rank
 from agentflow.graphs.run import GraphRun
 from agentflow.graphs.types import names_of
+from agentflow.records.checkpoint_storage import found_checkpoint
 from agentflow.runtime.fork_edits import private_problem
-from agentflow.runtime.state_from import found_checkpoint
 
 if TYPE_CHECKING:
     from agentflow.graphs.workflow import Workflow

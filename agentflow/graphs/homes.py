@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from agentflow.errors import AgentflowError
 from agentflow.events.log import EventLog
 from agentflow.events.open import store_path
+from agentflow.records.checkpoint_storage import CheckpointStorage
 from agentflow.runtime import Runtime
 
 __all__ = ["Storage", "close_runtimes", "runtime_of"]
 
-Storage = str | EventLog | Runtime | None
+Storage = str | EventLog | Runtime | CheckpointStorage | None
 
 
 class _Home:
@@ -55,6 +56,8 @@ async def runtime_of(storage: Storage) -> Runtime:
 
     Raises ConfigurationError if `storage` is no URL of a store, and StoreError if it cannot be opened.
     """
+    if isinstance(storage, CheckpointStorage):
+        return await runtime_of(cast("Storage", storage.store))
     if isinstance(storage, Runtime):
         return storage
     store = "memory:" if storage is None else storage

@@ -10,7 +10,7 @@ from agentflow import logs
 from agentflow.pipeline.state_file import StateFile, StateFileError, state_line
 from agentflow.records.pipeline import PLAN_STEPS, PipelineFold
 from agentflow.runtime.runtime import Runtime
-from agentflow.tools.threads import in_thread
+from agentflow.threads import in_thread
 
 __all__ = ["write_states"]
 

@@ -5,7 +5,7 @@ A checkpoint is an offset; nothing is written to make one. Pure: events in, chec
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -22,7 +22,7 @@ from agentflow.events.catalogue import (
 )
 from agentflow.events.envelope import Event
 
-__all__ = ["Cause", "Checkpoint", "checkpoint_id", "checkpoints_of", "parse_checkpoint"]
+__all__ = ["Cause", "Checkpoint", "checkpoint_id", "checkpoints_of", "last_checkpoint", "parse_checkpoint"]
 
 Cause = Literal["start", "superstep", "step", "input", "terminal"]
 
@@ -87,6 +87,15 @@ def checkpoints_of(events: Iterable[Event[Any]], workflow: Workflow) -> list[Che
         else:
             found.append(checkpoint)
     return found
+
+
+def last_checkpoint(events: Sequence[Event[Any]], workflow: Workflow) -> str | None:
+    """Return the id of the last checkpoint among the events of a run."""
+    steps = workflow.options.policy == "superstep"
+    for event in reversed(events):
+        if _cause(event, steps) is not None:
+            return checkpoint_id(event.workflow_id, event.offset)
+    return None
 
 
 def _cause(event: Event[Any], steps: bool) -> Cause | None:

@@ -13,7 +13,7 @@ from agentflow.definition.kinds import kind_of
 from agentflow.events import catalogue as ev
 from agentflow.events.catalogue import DefinitionInfo
 from agentflow.events.envelope import Event
-from agentflow.records.checkpoints import checkpoints_of
+from agentflow.records.checkpoints import last_checkpoint
 from agentflow.records.outputs import OutputFold
 from agentflow.records.requests import RequestRecord
 from agentflow.records.runs import RunResult
@@ -73,7 +73,6 @@ def graph_result(
     given = fold.outputs()
     outputs = tuple(decode(one.type, one.value) for one in given if one.kind == "output")
     others = tuple(decode(one.type, one.value) for one in given if one.kind != "output")
-    points = checkpoints_of(events, workflow)
     begin: ev.WorkflowStarted = events[0].data
     asked = {e.data.request_id: e.data for e in (*base, *events) if e.type in _ASK}
     return msgspec.structs.replace(
@@ -83,7 +82,7 @@ def graph_result(
         intermediate_outputs=others,
         events=tuple(events),
         undelivered=tuple(e.data for e in events if isinstance(e.data, ev.MessageUndelivered)),
-        checkpoint=points[-1].id if points else None,
+        checkpoint=last_checkpoint(events, workflow),
         forked_from=begin.forked_from or None,
         pending_requests=tuple(_pending(r, asked, unpack) for r in result.pending_requests),
     )

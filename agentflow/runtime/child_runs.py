@@ -64,6 +64,7 @@ _RETRY_INTERVAL_S = 1.0
 _INHERITED = (
     *("model", "healing", "node_llm_streaming", "workflow_streaming"),
     *("llm_node_policy", "tool_node_policy", "telemetry"),
+    *("tracestate", "baggage"),
 )
 """Options of a run that hold for its child runs too."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from agentflow import engine
 from agentflow.events import catalogue as ev
 from agentflow.runtime.command_handlers import (
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from agentflow.engine.decisions import Decisions
     from agentflow.runtime.call_dispatcher import CallDispatcher
     from agentflow.runtime.commit_watch import CommitWatch
-    from agentflow.runtime.handler_messages import HandlerMessages
     from agentflow.runtime.run_stepper import RunStepper, Settle
     from agentflow.runtime.run_stop import RunStop
     from agentflow.runtime.supervised_children import SupervisedChildren
@@ -38,7 +35,7 @@ __all__ = ["CommandReceiver"]
 class CommandReceiver:
     """Commands to one run, in the order in which they come."""
 
-    __slots__ = ("_children", "_dispatcher", "_handlers", "_run", "_stop", "_watch")
+    __slots__ = ("_children", "_dispatcher", "_run", "_stop", "_watch")
 
     def __init__(
         self,
@@ -46,14 +43,12 @@ class CommandReceiver:
         stop: RunStop,
         watch: CommitWatch,
         dispatcher: CallDispatcher,
-        handlers: HandlerMessages,
         children: SupervisedChildren | None,
     ) -> None:
         self._run = run
         self._stop = stop
         self._watch = watch
         self._dispatcher = dispatcher
-        self._handlers = handlers
         self._children = children
 
     def receive(self, command: Command, settle: Settle) -> None:
@@ -92,9 +87,6 @@ class CommandReceiver:
         if isinstance(command, Cancel):
             check_offset(state, command)
             return self._stop.decide_cancel(command)
-        if isinstance(command, ReportChild):
-            report = self._handlers.judged_report(command.report)
-            command = msgspec.structs.replace(command, report=report)
         return decide_command(state, command, now)
 
     def _resume_work(self, now: int) -> Decisions:

@@ -12,12 +12,13 @@ from typing import Any
 
 from actors import ChildSpec, Context, Ref, tracing
 from agentflow.engine import Activation, RunState, StartHandler, request_id_of, shared_of
-from agentflow.engine.reducers import REDUCERS
+from agentflow.engine.reducers import REDUCERS, is_built_in
 from agentflow.events.envelope import micros
 from agentflow.events.tracing import RunTracer
 from agentflow.executors.executor import Executor
 from agentflow.runtime.agent_actor import Directory
-from agentflow.runtime.executor_actor import ExecutorActor, Handle, Place
+from agentflow.runtime.executor_actor import ExecutorActor, Place
+from agentflow.runtime.handler_calls import Handle
 from agentflow.runtime.messages import Message
 
 __all__ = ["BeginHandler", "HandlerDispatcher"]
@@ -117,8 +118,11 @@ class HandlerDispatcher:
             payloads=code.payloads,
             targets=frozenset(e.target.id for route in node.routes for e in route.edges),
             reducers={key: REDUCERS[spec.reducer] for key, spec in declared.items() if spec.reducer},
+            own_reducers=frozenset(
+                key for key, spec in declared.items() if spec.reducer and not is_built_in(spec.reducer)
+            ),
             shared=partial(shared_of, state),
-            committed=lambda: (state.shared.version, dict(state.shared.values)),
+            committed=state.shared,
             graph_node=node,
             code=code,
             directory=self._directory,

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import msgspec
-
 from actors import Ref
 from agentflow import engine, known_secrets
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import ExecutorNode
-from agentflow.engine import Outgoing
-from agentflow.engine.child_runs import ChildReport
+from agentflow.engine.activation import Activation
 from agentflow.engine.decisions import Decisions
+from agentflow.engine.graph import Node
 from agentflow.engine.state import RunState
-from agentflow.errors import MessageNotEncodable
 from agentflow.events import catalogue as ev
-from agentflow.executors.callables import NO_CALLABLES, Callables
-from agentflow.executors.context import Sent
-from agentflow.executors.payloads import Encoded
 from agentflow.runtime.clock import Clock
-from agentflow.runtime.executor_actor import (
+from agentflow.runtime.edge_judge import EdgeJudge
+from agentflow.runtime.handler_calls import (
     AddEvent,
     BeginCall,
     EndCall,
@@ -31,7 +26,6 @@ from agentflow.runtime.executor_actor import (
 from agentflow.runtime.handler_dispatcher import HandlerDispatcher
 from agentflow.runtime.handler_models import BeginModelCall, EndModelCall
 from agentflow.runtime.model_calls import ModelCallFailure
-from agentflow.runtime.workflow_code import judge, judged, reads_shared
 
 __all__ = ["HandlerMessages"]
 
@@ -39,53 +33,39 @@ __all__ = ["HandlerMessages"]
 class HandlerMessages:
     """Turns the messages of the ExecutorActors of one run into events."""
 
-    def __init__(
-        self, state: RunState, handlers: HandlerDispatcher, code: Callables | None, clock: Clock
-    ) -> None:
+    def __init__(self, state: RunState, handlers: HandlerDispatcher, edges: EdgeJudge, clock: Clock) -> None:
         self._state = state
         self._handlers = handlers
-        self._code = code or NO_CALLABLES
+        self._edges = edges
         self._clock = clock
 
+    def outdated(self, message: HandlerDone) -> Node | None:
+        """Return the node of a handler whose predicates read a shared state that has been written since."""
+        activation = self._open(message)
+        if activation is None or not message.messages:
+            return None
+        return activation.node if self._edges.is_stale(activation.node, message.judged_at) else None
+
+    def _open(self, message: HandlerDone) -> Activation | None:
+        activation = self._state.mail.open.get(message.activation)
+        return None if activation is None or activation.attempt != message.attempt else activation
+
     def done(self, message: HandlerDone, now: int) -> Decisions:
-        """Return the completion of a handler, with the routes of its messages. Its predicates are asked again
-        if others have written the shared state since, and one of them reads it."""
+        """Return the completion of a handler, with the routes of its messages."""
         key, attempt = message.activation, message.attempt
         self._handlers.ended(key, attempt)
-        activation = self._state.mail.open.get(key)
-        if activation is None or activation.attempt != attempt:
+        if self._open(message) is None:
             return []
-        shared, messages = self._state.shared, message.messages
-        if shared.version != message.judged_at and messages and reads_shared(activation.node, self._code):
-            messages = tuple(
-                judge(activation.node, _plain(one), self._code, shared.values) for one in messages
-            )
         return engine.handler_completed(
             self._state,
             key,
             attempt,
             now=now,
-            messages=messages,
+            messages=message.messages,
             private=message.private,
             shared=message.shared,
             requests=message.requests,
         )
-
-    def judged_report(self, report: ChildReport) -> ChildReport:
-        """Return the report of a child with the results of the predicates of its step for its outputs."""
-        activation = self._state.open.get(report.key)
-        if activation is None or not activation.node.kind.is_typed(activation.node.spec):
-            return report
-        node, shared = activation.node, self._state.shared.values
-        sent = [_sent(given, self._code) for given in report.outputs]
-        outputs = tuple(judged(node, one, self._code, shared) for one in sent)
-        asked: dict[str, Outgoing] = {}
-        if engine.takes_requests(node):
-            for data in report.requests:
-                message = engine.request_message(activation, data, report.workflow_id)
-                if message is not None:
-                    asked[data.request_id] = judge(node, message, self._code, shared)
-        return msgspec.structs.replace(report, outputs=outputs, asked=asked)
 
     def failed(self, message: HandlerFailed, now: int) -> Decisions:
         """Return what follows when a handler has raised."""
@@ -197,18 +177,3 @@ class HandlerMessages:
             executed=message.executed,
             unknown=message.unknown,
         )
-
-
-def _plain(message: Outgoing) -> Outgoing:
-    """Return a message without the results of the code on edges."""
-    return msgspec.structs.replace(message, verdicts={}, selections={})
-
-
-def _sent(given: Outgoing, code: Callables) -> Sent:
-    """Return an output of a child run as a message, with the base classes that this process knows."""
-    try:
-        payload = code.payloads.encode(code.payloads.decode(given.type, given.payload))
-        bases = (payload.tag, *payload.bases) if payload.tag != given.type else payload.bases
-    except (ValueError, MessageNotEncodable):
-        bases = ()
-    return Sent(Encoded(given.type, bases, given.payload), None)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from agentflow.runtime.executor_actor import BeginCall, CallVerdict
+from agentflow.runtime.handler_calls import BeginCall, CallVerdict
 from agentflow.runtime.handler_models import BeginModelCall, ModelVerdict
 
 if TYPE_CHECKING:

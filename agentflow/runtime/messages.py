@@ -13,6 +13,10 @@ A message class stands in the module of its receiver; where that would be an imp
 | Wake, SendAgain, WorkStopped | supervisor_messages | its own timers | RunSupervisor |
 | Answered, AskAgain | supervisor_messages | SharedStore's answers, its own timers | RunSupervisor |
 | CheckAcknowledged, LogEnd, LookedUp | supervisor_messages | its own timers and reads | RunSupervisor |
+| EdgesJudged | edge_judge | its own EdgeJudge | RunSupervisor |
+| Handle | handler_calls | RunSupervisor (HandlerDispatcher) | ExecutorActor |
+| HandlerDone, HandlerFailed | handler_calls | ExecutorActor | RunSupervisor |
+| YieldOutput, AddEvent, BeginCall, EndCall | handler_calls | ExecutorActor (HandlerPort) | RunSupervisor |
 | Commit, Barrier | event_bus | RunSupervisor, RunsSupervisor | EventBus |
 | Republish | event_bus | RunSupervisor | EventBus |
 | Committed, CommitFailed | event_bus | EventBus | the sender of the Commit |

@@ -15,11 +15,9 @@ from msgspec import UNSET
 
 from agentflow import engine
 from agentflow.events import catalogue as ev
-from agentflow.executors.callables import NO_CALLABLES
 from agentflow.runtime.result_cache import KeepResult, ResultCache
 from agentflow.runtime.shared_store import SharedStore
 from agentflow.runtime.supervisor_messages import Answered, AskAgain, LookedUp
-from agentflow.runtime.workflow_code import judge
 
 if TYPE_CHECKING:
     from agentflow.events.log import EventLog
@@ -48,7 +46,7 @@ class OutsideLookups:
         self.keeps_results = any(node.spec.cache is not None or node.kind.uses_store for node in nodes)
 
     def ask(self, question: Question) -> None:
-        """Ask for what a decision needs; a judgement is answered at once."""
+        """Ask for what a decision needs."""
         if isinstance(question, engine.Judgement):
             self._judge(question)
         elif isinstance(question, engine.Lookup):
@@ -62,9 +60,14 @@ class OutsideLookups:
     def _judge(self, asked: engine.Judgement) -> None:
         """Evaluate the code on the edges of a message; the next decision records the routes."""
         run = self._run
-        code = run.launch.directory.code or NO_CALLABLES
-        self.found[asked.key] = judge(asked.node, asked.message, code, run.state.shared.values)
-        self._judged.append(asked.key)
+        self.found[asked.key] = "asked"
+
+        def found(_: int, messages: tuple[engine.Outgoing, ...]) -> None:
+            self.found[asked.key] = messages[0]
+            self._judged.append(asked.key)
+            run.advance([])
+
+        run.edges.ask(asked.node, [asked.message], found)
 
     def forget_judgements(self) -> None:
         """Forget the routes that the last decision has recorded."""

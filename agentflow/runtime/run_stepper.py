@@ -31,6 +31,7 @@ from agentflow.runtime.supervisor_messages import Suspend, Wake
 if TYPE_CHECKING:
     from agentflow.events.log import EventLog
     from agentflow.runtime.commit_watch import CommitWatch
+    from agentflow.runtime.edge_judge import EdgeJudge
     from agentflow.runtime.permanent_actor import PermanentActor
     from agentflow.runtime.result_cache import KeepResult
     from agentflow.runtime.shared_store import SharedStore
@@ -53,6 +54,7 @@ class RunStepper:
         "clock",
         "ctx",
         "decided_at",
+        "edges",
         "effects",
         "launch",
         "launch_early",
@@ -90,9 +92,10 @@ class RunStepper:
         """Of a run that is a replay of another one."""
         if replay is not None:
             self.recorded = RecordedAnswers(self, Replayer(replay.recording, replay.policy, launch.plan))
+        self.edges: EdgeJudge
         self.watch: CommitWatch
         self.launch_early: Callable[[Batch], None]
-        """Called with each batch that was sent. Both are set by the supervisor."""
+        """Called with each batch that was sent. These three are set by the supervisor."""
         self.effects: list[engine.Effect] = []
         """Of the events that are not on their way to the log yet."""
         self.suspending: Suspend | None = None

@@ -32,12 +32,13 @@ from agentflow.events import catalogue as ev
 from agentflow.events.log import EventLog
 from agentflow.runtime.call_dispatcher import CallDispatcher
 from agentflow.runtime.clock import Clock
-from agentflow.runtime.command_handlers import Attach, Cancel, Command, Pause, Resume
+from agentflow.runtime.command_handlers import Attach, Cancel, Command, Pause, ReportChild, Resume
 from agentflow.runtime.command_receiver import CommandReceiver
 from agentflow.runtime.commit_watch import CommitWatch
+from agentflow.runtime.edge_judge import EdgeJudge, EdgesJudged
 from agentflow.runtime.effect_launcher import EffectLauncher
 from agentflow.runtime.event_bus import Barrier, CommitFailed, Committed
-from agentflow.runtime.executor_actor import (
+from agentflow.runtime.handler_calls import (
     AddEvent,
     BeginCall,
     EndCall,
@@ -115,7 +116,8 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._run, self._state = run, state
         self._watch = run.watch = CommitWatch(run, self._bus, self._log, self.committed)
         self._dispatcher = CallDispatcher(self.ctx, state, directory, tracer, clock.now)
-        self._handlers = HandlerMessages(state, self._dispatcher.handlers, directory.code, clock)
+        self._edges = run.edges = EdgeJudge(self.ctx, state, directory.code)
+        self._handlers = HandlerMessages(state, self._dispatcher.handlers, self._edges, clock)
         self._replies = HandlerReplies(run, self._handlers)
         self._children: SupervisedChildren | None = None
         if launch.child_links is not None:
@@ -130,9 +132,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._launcher = EffectLauncher(run, self._dispatcher, self._children)
         run.launch_early = self._launcher.launch_early
         self._stop = RunStop(run, self._dispatcher, self._children, self._rest)
-        self._commands = CommandReceiver(
-            run, self._stop, self._watch, self._dispatcher, self._handlers, self._children
-        )
+        self._commands = CommandReceiver(run, self._stop, self._watch, self._dispatcher, self._children)
 
     async def _start_or_replay(self) -> None:
         """Start a new run, unless a supervisor that died made its first events durable."""
@@ -339,7 +339,15 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     def receive_command(self, command: Command) -> None:
         """Reply Done once the change is durable, or Refusal. While the store is unavailable the command waits
         for up to 10 s."""
-        self._commands.receive(command, self.ctx.defer().set)
+        settle = self.ctx.defer().set
+        if isinstance(command, ReportChild):
+
+            def judged(report: engine.ChildReport) -> None:
+                self._commands.receive(msgspec.structs.replace(command, report=report), settle)
+
+            self._edges.judge_report(command.report, judged)
+        else:
+            self._commands.receive(command, settle)
 
     @on(Wake)
     def woken(self, message: Wake) -> None:
@@ -348,6 +356,10 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             self._run.advance([])
 
     # -- answers from outside -------------------------------------------------------------------
+
+    @on(EdgesJudged)
+    def edges_judged(self, message: EdgesJudged) -> None:
+        self._edges.answered(message)
 
     @on(LookedUp)
     def looked_up(self, message: LookedUp) -> None:
@@ -431,6 +443,13 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     @on(HandlerDone)
     def handler_done(self, message: HandlerDone) -> None:
+        if (node := self._handlers.outdated(message)) is not None:
+
+            def found(version: int, messages: tuple[engine.Outgoing, ...]) -> None:
+                self.handler_done(msgspec.structs.replace(message, messages=messages, judged_at=version))
+
+            self._edges.ask(node, message.messages, found)
+            return
         self._run.advance(self._handlers.done(message, self._run.now()))
         self._stop.call_ended()
 

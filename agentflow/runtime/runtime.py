@@ -82,7 +82,8 @@ class Runtime(ChildRunCommands):
     that an agent has only because it may call "all", is asked about before each call; `implicit_side_effects`
     `allow` or `deny` gives it without, or not at all. Leaving `async with` parks the runs
     that are not at their end: they go on with `resume`, here or in another process. `telemetry` stands in
-    for the one that the `OTEL_*` variables ask for, if they do; the Runtime starts and ends it.
+    for the one that the `OTEL_*` variables ask for, if they do; the Runtime starts and ends it. With a
+    `tracer_provider` of OpenTelemetry's SDK, spans go through its processors instead; it stays the caller's.
 
     `recover`: entering takes up what the last process left, as `recover()` does, so that runs of a process
     that was killed go on by themselves. The default is false, because a Runtime that only reads a store,
@@ -103,6 +104,7 @@ class Runtime(ChildRunCommands):
         max_concurrent_runs: int = 64,
         max_queued_runs: int = 10_000,
         telemetry: Telemetry | None = None,
+        tracer_provider: object | None = None,
         recover: bool = False,
     ) -> None:
         super().__init__()
@@ -120,7 +122,10 @@ class Runtime(ChildRunCommands):
         if max_concurrent_runs < 1 or max_queued_runs < 0:
             raise ConfigurationError("max_concurrent_runs is at least 1, max_queued_runs at least 0")
         self._run_limits = (max_concurrent_runs, max_queued_runs)
+        if telemetry is not None and tracer_provider is not None:
+            raise ConfigurationError("telemetry and tracer_provider exclude each other: both receive spans")
         self._telemetry = telemetry
+        self._tracer_provider = tracer_provider
         self._recovers = recover
         self._graph_calls: Service | None = None
         self._bindings: BindingCache | None = None
@@ -173,7 +178,7 @@ class Runtime(ChildRunCommands):
             system.on_shutdown("flush_log", self.hub.close, raises=True)
             system.on_shutdown("flush_log", self.models.aclose, 30, raises=True)
             system.on_shutdown("flush_log", self._release, 30, raises=True)
-            telemetry = self._telemetry or telemetry_from_env()
+            telemetry = self._telemetry or telemetry_from_env(self._tracer_provider)
             if telemetry is not None:  # it reads the log to the end
                 system.on_shutdown("flush_log", telemetry.aclose, 15)
             if isinstance(self._store, str):

@@ -4,33 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentflow.errors import CheckpointNotFound, InvalidEdit, RunGone, RunNotFound
+from agentflow.errors import InvalidEdit
 from agentflow.executors.annotations import name_of, rank
-from agentflow.records.checkpoints import parse_checkpoint
 
 if TYPE_CHECKING:
     from agentflow.definition.ir import Workflow
     from agentflow.engine import RunState
-    from agentflow.events.log import EventLog
     from agentflow.executors.callables import Callables
 
-__all__ = ["carried_state", "found_checkpoint", "shared_problem"]
-
-
-async def found_checkpoint(log: EventLog, id: str) -> tuple[str, int]:
-    """Return run and offset of a checkpoint. Raises CheckpointNotFound."""
-    found = parse_checkpoint(id)
-    if found is None:
-        raise CheckpointNotFound(f'"{id}" is not the id of a checkpoint', hint="write <workflow_id>@<offset>")
-    source_id, offset = found
-    try:
-        row = await log.run(source_id)
-    except (RunNotFound, RunGone) as error:
-        raise CheckpointNotFound(f"{id}: {error}") from None
-    if offset > row.last_offset:
-        message = f"{source_id} has offsets 0 to {row.last_offset}, and {offset} is none of them"
-        raise CheckpointNotFound(message, details={"last_offset": row.last_offset})
-    return found
+__all__ = ["carried_state", "shared_problem"]
 
 
 def shared_problem(key: str, value: Any, code: Callables | None) -> str | None:

@@ -31,7 +31,7 @@ from agentflow.definition.type_errors import explain
 from agentflow.errors import ConfigurationError, InvalidOptions
 from agentflow.events.catalogue import DefinitionInfo, WorkflowStarted
 from agentflow.events.envelope import SCHEMA_VERSION
-from agentflow.events.tracing import parse_traceparent, tracestate_problem
+from agentflow.events.tracing import baggage_problem, parse_traceparent, tracestate_problem
 from agentflow.runtime.workflow_code import WorkflowWithCode
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ _OPTIONS: dict[str, Callable[[Any], str | None]] = {
     "max_parallel": _count,
     "traceparent": _traceparent,
     "tracestate": tracestate_problem,
+    "baggage": baggage_problem,
 }
 
 
@@ -178,7 +179,7 @@ def body_hash(*parts: Any) -> str:
 
 
 # What may differ when the same request is sent again: what binding found, and where it came in.
-_UNSAID = ("models", "folder", "traceparent", "tracestate", "trusted")
+_UNSAID = ("models", "folder", "traceparent", "tracestate", "baggage", "trusted")
 
 LONG_SOURCE_BYTES: Final = 8 * 1024
 """A longer source is loaded in a thread."""

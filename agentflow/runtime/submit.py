@@ -27,6 +27,7 @@ from agentflow.errors import (
 )
 from agentflow.events.catalogue import WorkflowStarted
 from agentflow.events.envelope import Ids
+from agentflow.events.tracing import submitter_options
 from agentflow.executors.callables import Callables
 from agentflow.records.answers import Validation
 from agentflow.records.runs import RunResult
@@ -161,7 +162,9 @@ class SubmitCommand(RunResults):
         """Check, bind and begin a run; returns once `workflow.started` is durable.
 
         `options`: `on_failure` halt|continue|hold, `on_unknown` ask|fail, `max_parallel`,
-        `traceparent`, `tracestate`, and those of `definition.run_options`. `budget`: limits beside those
+        `traceparent`, `tracestate`, `baggage`, and those of `definition.run_options`. Submitted inside an
+        active span of the application, or inside a call of another run, the run is a part of that trace
+        unless `traceparent` is given, or None. `budget`: limits beside those
         of the document. `input_from` {workflow_id,
         step_id?, as?}: the output of another run, or of one of its steps, as the input, or as the named one
         of its inputs. `state_from`: a checkpoint `<workflow_id>@<offset>` whose private and shared state the
@@ -179,7 +182,10 @@ class SubmitCommand(RunResults):
         self._fork_guard.check()
         if output_type is not None:
             check_output_type(output_type)
-        kept, limits = checked_options(options), checked_budget(budget)
+        given = dict(options or {})
+        if "traceparent" not in given:
+            given |= submitter_options()
+        kept, limits = checked_options(given), checked_budget(budget)
         if not trusted:
             kept["trusted"] = False
         if input_from is not None:
@@ -346,7 +352,8 @@ class SubmitCommand(RunResults):
 
     async def _state_from(self, id: str, definition: Definition, code: Callables | None) -> dict[str, Any]:
         """Return what a new run takes over from a checkpoint. Raises CheckpointNotFound or InvalidEdit."""
-        from agentflow.runtime.state_from import carried_state, found_checkpoint
+        from agentflow.records.checkpoint_storage import found_checkpoint
+        from agentflow.runtime.state_from import carried_state
 
         source_id, offset = await found_checkpoint(self.log, id)
         return carried_state(await self.fold(source_id, at=offset), definition.workflow, code, id)

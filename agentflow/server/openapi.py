@@ -36,6 +36,7 @@ _HEADERS: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
         ("Idempotency-Key", "The same key with the same submission gives the same run."),
         ("traceparent", "W3C trace context: the run becomes a part of this trace."),
         ("tracestate", "What belongs to the trace context; handed on to models and services."),
+        ("baggage", "W3C baggage: current inside the functions of the run."),
     ),
     ("GET", "/workflows/{id}/events"): (
         ("Last-Event-ID", "The offset of the last event that was received; wins over the query."),

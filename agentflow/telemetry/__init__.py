@@ -16,12 +16,17 @@ if TYPE_CHECKING:
 __all__ = ["TelemetrySettings", "read_settings", "telemetry_from_env"]
 
 
-def telemetry_from_env() -> Telemetry | None:
-    """Return the telemetry that the environment asks for, or None. Raises ConfigurationError naming a wrong
-    variable."""
+def telemetry_from_env(tracer_provider: object | None = None) -> Telemetry | None:
+    """Return the telemetry that the environment asks for, or None. Spans go through `tracer_provider` if
+    there is one. Raises ConfigurationError naming a wrong variable, and for a provider that exports
+    nothing."""
     settings = read_settings()
-    if not settings.active:
+    if not settings.active and tracer_provider is None:
         return None
     from agentflow.telemetry.telemetry import Telemetry
 
-    return Telemetry(settings)
+    if tracer_provider is None:
+        return Telemetry(settings)
+    from agentflow.telemetry.provider_sink import ProviderSink
+
+    return Telemetry(settings, sink=ProviderSink(tracer_provider))

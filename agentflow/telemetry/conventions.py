@@ -58,6 +58,7 @@ EXECUTE_TOOL: Final = "execute_tool"
 
 # Spans that the conventions do not know.
 PROCESS: Final = "process"
+BUILD: Final = "workflow.build"
 SUPERSTEP_SPAN: Final = "superstep"
 
 _REQUEST = {
@@ -137,8 +138,9 @@ def total_attributes(usage: Usage) -> dict[str, Any]:
 
 # -- agentflow
 
-WORKFLOW_ID: Final = "agentflow.workflow_id"
-STEP_ID: Final = "agentflow.step_id"
+WORKFLOW_ID: Final = "agentflow.run.id"
+STEP_ID: Final = "agentflow.step.id"
+MESSAGE_TYPE: Final = "agentflow.message.type"
 STEP_KIND: Final = "agentflow.step_kind"
 ACTIVATION: Final = "agentflow.activation"
 ITERATION: Final = "agentflow.iteration"
@@ -153,6 +155,7 @@ RETRY_KIND: Final = "agentflow.retry_kind"
 FORMAT: Final = "agentflow.definition.format"
 DEFINITION: Final = "agentflow.definition.id"
 VERSION: Final = "agentflow.definition.version"
+SIGNATURE: Final = "agentflow.graph.signature"
 DEFINITION_HASH: Final = "agentflow.definition.hash"
 LABEL: Final = "agentflow.label."
 TAG: Final = "agentflow.tag."

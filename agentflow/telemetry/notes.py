@@ -44,13 +44,16 @@ NOTES: dict[type, tuple[str, tuple[str, ...]]] = {
 """Type of event to the name of its span event and the fields that go with it."""
 
 
+_NAMES = {"step_id": c.STEP_ID}
+
+
 def note_attributes(data: Any) -> dict[str, Any]:
     """Return the attributes of the span event of `data`: its plain fields, and the code of its error."""
     found: dict[str, Any] = {}
     for field in NOTES[data.__class__][1]:
         value = getattr(data, field)
         if value is not UNSET and value is not None:
-            found[f"agentflow.{field.rstrip('_')}"] = value
+            found[_NAMES.get(field) or f"agentflow.{field.rstrip('_')}"] = value
     error: Any = getattr(data, "error", None)
     if error is not None:
         found[c.ERROR_TYPE] = error.code

@@ -8,7 +8,7 @@ passed over, and a log whose front was trimmed gives what can still be known.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import UNSET
 
@@ -37,6 +37,14 @@ _KEY = 128  # characters of a label or tag that make a name
 _QUOTING = frozenset({"invalid_input", "invalid_output", "expression", "tool", "agent"})
 
 
+class _Sender(NamedTuple):
+    """The span of an activation, how many of its messages are on their way, and their types by index."""
+
+    relation: Relation
+    left: int
+    types: dict[int, str]
+
+
 class _Agent:
     """An open agent: its span and, when content is captured, its conversation so far."""
 
@@ -56,6 +64,7 @@ class RunSpans:
         "_capture",
         "_done",
         "_failed_tools",
+        "_input_type",
         "_last_agents",
         "_last_models",
         "_last_steps",
@@ -97,7 +106,8 @@ class RunSpans:
         self._last_models: dict[str, Relation] = {}
         self._failed_tools: dict[str, Relation] = {}
         self._last_steps: dict[str, tuple[str, Relation]] = {}
-        self._senders: dict[str, tuple[Relation, int]] = {}  # by activation, with messages on their way
+        self._input_type: str | None = None
+        self._senders: dict[str, _Sender] = {}  # by activation, while messages of it are on their way
 
     @property
     def parent(self) -> TraceParent | None:
@@ -143,7 +153,7 @@ class RunSpans:
         move = _MOVES.get(data.__class__)
         if move is not None:
             move(self, data, ts, event.offset, trace)
-        if parent is not None:
+        if parent is not None and not _ends_attempt(data):
             self._note(data, ts, event.offset, parent)
         if not self._done:
             return _NONE
@@ -210,6 +220,8 @@ class RunSpans:
 
     def _run_started(self, data: ev.WorkflowStarted, ts: int, offset: int, trace: Trace | None) -> None:
         self.schema_version = data.schema_version
+        input_type = data.options.get("input_type")
+        self._input_type = input_type if isinstance(input_type, str) else None
         self._narrow(telemetry_of(data.options))
         definition = data.definition
         name = definition.name or definition.id
@@ -292,19 +304,24 @@ class RunSpans:
             attributes[c.INPUT] = content.text(data.input)
         span = self._begin(f"{c.PROCESS} {data.step_id}", trace, ts, offset, attributes)
         if data.iteration is None:
-            self._join(span, data)
+            span.attributes.update(bounded(self._join(span, data), self._limits))
         unit = _unit(data)
         before = self._steps.get(unit)
         if before is not None and before.span_id != span.span_id:  # an attempt without an end event
             self._finish(before, ts, {c.UNFINISHED: True})
         self._steps[unit] = span
 
-    def _join(self, span: Span, data: ev.WorkflowStepStarted) -> None:
-        """Return links to what the step waited for: the senders of its messages, its dependencies, its last
-        try."""
+    def _join(self, span: Span, data: ev.WorkflowStepStarted) -> dict[str, Any]:
+        """Link a span to what the step waited for: the senders of its messages, its dependencies, its last
+        try. Return the types of the messages, if they are known."""
+        types: list[str] = []
         if data.sources is not UNSET:
             for source in data.sources:
-                self._link(span, self._sender(source.activation), "message")
+                relation, type = self._sender(source)
+                self._link(span, relation, "message")
+                types += [] if type is None else [type]
+        elif self._input_type is not None and not data.path and not data.visit:
+            types.append(self._input_type)
         if data.depends_on is not UNSET:
             for step_id in data.depends_on:
                 known = self._last_steps.get(step_id)
@@ -314,17 +331,38 @@ class RunSpans:
             known = self._last_steps.get(data.step_id)
             if known is not None and known[0] == data.activation:
                 self._link(span, known[1], "retry")
+        return {c.MESSAGE_TYPE: ", ".join(dict.fromkeys(types))} if types else {}
 
-    def _sender(self, activation: str) -> Relation | None:
-        """Return the span of the activation that sent what a step took; forgotten with its last message."""
-        found = self._senders.pop(activation, None)
+    def _sender(self, source: ev.MessageRef) -> tuple[Relation | None, str | None]:
+        """Return the span of the activation that sent what a step took, and its type; forgotten with its last
+        message."""
+        found = self._senders.get(source.activation)
         if found is None:
-            known = self._last_steps.get(activation.rpartition("#")[0].removeprefix("/"))
-            return None if known is None or known[0] != activation else known[1]
-        relation, left = found
-        if left > 1:
-            self._senders[activation] = (relation, left - 1)
-        return relation
+            known = self._last_steps.get(source.activation.rpartition("#")[0].removeprefix("/"))
+            return (None, None) if known is None or known[0] != source.activation else (known[1], None)
+        if found.left > 1:
+            self._senders[source.activation] = found._replace(left=found.left - 1)
+        else:
+            del self._senders[source.activation]
+        return found.relation, found.types.get(source.index)
+
+    def _step_retrying(
+        self, data: ev.WorkflowStepRetrying, ts: int, offset: int, trace: Trace | None
+    ) -> None:
+        """End the span of an attempt and begin that of the next one, which links to it."""
+        unit = _unit(data)
+        last = self._steps.get(unit)
+        if data.kind != "restart" or last is None:
+            return
+        self._end_inside(unit, ts)
+        shared = {key: last.attributes[key] for key in _OF_ALL_ATTEMPTS if key in last.attributes}
+        span = Span(last.name, last.trace_id, self._tracer.handler(unit).span_id, last.parent_id, ts)
+        span.attributes = {**shared, c.ATTEMPT: data.next_attempt, c.OFFSET: offset}
+        self._link(span, Relation(last.trace_id, last.span_id, {}), "retry")
+        self._fail(last, data.error)
+        last.note(c.RETRY_EVENT, ts, {**note_attributes(data), c.OFFSET: offset}, self._limits)
+        self._finish(last, ts, {c.WILL_RETRY: True})
+        self._steps[unit] = span
 
     def _step_ended(self, data: Any, ts: int, offset: int, trace: Trace | None) -> None:
         unit = _unit(data)
@@ -339,7 +377,8 @@ class RunSpans:
             if isinstance(data, ev.WorkflowStepCompleted) and data.messages is not UNSET:
                 taken = [d for m in data.messages for d in m.deliveries if d.status in _TAKEN]
                 if taken:
-                    self._senders[data.activation] = (relation, len(taken))
+                    types = {message.index: message.type for message in data.messages}
+                    self._senders[data.activation] = _Sender(relation, len(taken), types)
         self._last_agents.pop(unit, None)
         self._last_models.pop(unit, None)
         attributes: dict[str, Any] = {}
@@ -551,6 +590,11 @@ class RunSpans:
 
 
 _NONE: list[Span] = []
+_OF_ALL_ATTEMPTS = (
+    *(c.WORKFLOW_ID, c.STEP_ID, c.STEP_KIND, c.ACTIVATION, c.ITERATION, c.SUPERSTEP),
+    *(c.AGENT_NAME, c.MESSAGE_TYPE, c.INPUT),
+)
+"""Attributes of the span of a step that those of its later attempts have too."""
 
 
 def _unit(data: Any) -> str:
@@ -563,6 +607,11 @@ def _scope(data: Any) -> dict[str, Any]:
     if data.iteration is not None:
         found[c.ITERATION] = data.iteration
     return found
+
+
+def _ends_attempt(data: Any) -> bool:
+    """Return whether an event ends the span to which its note belongs, and so makes the note itself."""
+    return isinstance(data, ev.WorkflowStepRetrying) and data.kind == "restart"
 
 
 def _scalar(value: Any) -> Any:
@@ -586,6 +635,7 @@ _MOVES: dict[type, _Move] = {
     ev.SuperstepStarted: RunSpans._superstep_started,
     ev.SuperstepCompleted: RunSpans._superstep_completed,
     ev.WorkflowStepStarted: RunSpans._step_started,
+    ev.WorkflowStepRetrying: RunSpans._step_retrying,
     ev.WorkflowStepCompleted: RunSpans._step_ended,
     ev.WorkflowStepFailed: RunSpans._step_ended,
     ev.AgentInitialized: RunSpans._agent_initialized,

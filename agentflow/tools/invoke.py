@@ -18,9 +18,9 @@ import msgspec
 
 from agentflow.definition.type_errors import explain
 from agentflow.forked_child import end_forked_child
+from agentflow.threads import in_thread
 from agentflow.tools.annotations import Misfit, decode_other
 from agentflow.tools.output import breaches, checked_output
-from agentflow.tools.threads import in_thread
 from agentflow.tools.tool import PythonTool, ToolContext, ToolError
 
 __all__ = ["invoke", "run_function"]

@@ -14,11 +14,11 @@ import msgspec
 from agentflow import known_secrets
 from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.ir import ServiceSpec, canonical_json
+from agentflow.threads import in_thread
 from agentflow.tools.modules import imported_service_module
 from agentflow.tools.problems import denied, unavailable
 from agentflow.tools.python_service import load_python_service
 from agentflow.tools.service import Service
-from agentflow.tools.threads import in_thread
 
 __all__ = ["Loaded", "ServiceLoader", "declared_service"]
 

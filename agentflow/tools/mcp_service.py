@@ -22,6 +22,7 @@ from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.ir import ServiceSpec, canonical_json
 from agentflow.definition.redaction import redact
 from agentflow.definition.urls import address_problem
+from agentflow.threads import in_thread
 from agentflow.tools.child import Child
 from agentflow.tools.json_schemas import Unusable, modern
 from agentflow.tools.output import checked_output
@@ -36,7 +37,6 @@ from agentflow.tools.problems import (
 )
 from agentflow.tools.secrets import MissingSecret, Values
 from agentflow.tools.service import Service
-from agentflow.tools.threads import in_thread
 from agentflow.tools.tool import SideEffect, Tool, ToolContext, ToolError, settled
 from agentflow.tools.web import classify
 

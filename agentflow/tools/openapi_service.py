@@ -14,6 +14,7 @@ from agentflow.definition.diagnostics import Diagnostic, did_you_mean
 from agentflow.definition.ir import ServiceSpec
 from agentflow.definition.urls import address_problem
 from agentflow.http import HttpFailure
+from agentflow.threads import in_thread
 from agentflow.tools.http_service import EFFECTS
 from agentflow.tools.openapi_body import quoted
 from agentflow.tools.openapi_operations import Operation, Operations, read_operations
@@ -29,7 +30,6 @@ from agentflow.tools.problems import (
     unknown_functions,
 )
 from agentflow.tools.secrets import Values
-from agentflow.tools.threads import in_thread
 from agentflow.tools.tool import Tool, ToolError, settled
 from agentflow.tools.web import Request, WebService
 

@@ -19,13 +19,13 @@ import msgspec
 from agentflow.definition.diagnostics import Diagnostic, did_you_mean
 from agentflow.definition.ir import ServiceSpec
 from agentflow.definition.node import WORKER_PREFIX, WORKERS
+from agentflow.threads import in_thread
 from agentflow.tools.invoke import run_function
 from agentflow.tools.modules import import_service_module
 from agentflow.tools.output import checked_output
 from agentflow.tools.problems import problem, shortened
 from agentflow.tools.python import mark_of
 from agentflow.tools.service import Service
-from agentflow.tools.threads import in_thread
 from agentflow.tools.tool import Tool, ToolContext, settled
 from agentflow.tools.tool_executor import ExecutorTool, call_executor
 

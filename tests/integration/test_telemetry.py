@@ -118,7 +118,7 @@ def check_tree(spans: list[Any]) -> None:
             assert above.start_time_unix_nano <= span.start_time_unix_nano
             assert span.end_time_unix_nano <= above.end_time_unix_nano
             mine, its = attributes(span.attributes), attributes(above.attributes)
-            assert its.get("agentflow.step_id", mine["agentflow.step_id"]) == mine["agentflow.step_id"]
+            assert its.get("agentflow.step.id", mine["agentflow.step.id"]) == mine["agentflow.step.id"]
     interrupted, again = sorted(
         (s for s in spans if s.name.startswith("execute_tool")), key=lambda s: s.start_time_unix_nano
     )

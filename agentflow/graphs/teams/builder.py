@@ -16,6 +16,7 @@ from agentflow.graphs.teams.team import TeamExecutor
 if TYPE_CHECKING:
     from agentflow.events.log import EventLog
     from agentflow.graphs.workflow import Workflow
+    from agentflow.records.checkpoint_storage import CheckpointStorage
     from agentflow.runtime import Runtime
 
 __all__ = ["TeamBuilder", "at_least", "one_of"]
@@ -41,7 +42,7 @@ class TeamBuilder:
             "all" if output_from == "all" else [self.find(given).id for given in output_from or ()]
         )
         self._reviewed: frozenset[str] = frozenset()
-        self._storage: str | EventLog | Runtime | None = None
+        self._storage: str | EventLog | Runtime | CheckpointStorage | None = None
 
     def with_request_info(self, agents: Sequence[NodeArgument] | None = None) -> Any:
         """Ask a person about each answer of these participants (default: of all) before the team goes on.
@@ -52,7 +53,7 @@ class TeamBuilder:
         self._reviewed = frozenset(member.id for member in chosen)
         return self
 
-    def with_checkpointing(self, storage: str | EventLog | Runtime) -> Any:
+    def with_checkpointing(self, storage: str | EventLog | Runtime | CheckpointStorage) -> Any:
         """Say where runs are kept, as `WorkflowBuilder.with_checkpointing`."""
         self._storage = storage
         return self

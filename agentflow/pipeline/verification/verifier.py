@@ -22,7 +22,7 @@ from agentflow.pipeline.verification.files import FILE_TYPES, FileReader, check_
 from agentflow.pipeline.verification.findings import Content, Finding, failed, unchecked
 from agentflow.pipeline.verification.messages import check_message, find_unreported, normal_message_uri
 from agentflow.pipeline.verification.network import Probed, UrlProber, normal_url, scheme_problem
-from agentflow.tools.threads import in_thread
+from agentflow.threads import in_thread
 from agentflow.tools.toolsets.workspace import relative_path
 
 __all__ = ["NOTHING_TO_CHECK", "verify"]

@@ -9,7 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 from agentflow.errors import AgentflowError, DefinitionError
-from agentflow.events.tracing import parse_traceparent, tracestate_problem
+from agentflow.events.tracing import baggage_problem, parse_traceparent, tracestate_problem
 from agentflow.runtime import RunHandle, RunRecord
 from agentflow.server.bodies import SubmitBody
 from agentflow.server.operations import JSON, YAML, Call, Operation, json_response
@@ -90,6 +90,9 @@ def _options(call: Call, body: SubmitBody) -> dict[str, Any] | None:
     options = {**given, "traceparent": traceparent}
     if tracestate and tracestate_problem(tracestate) is None:
         options.setdefault("tracestate", tracestate)
+    baggage = ",".join(headers.getlist("baggage"))
+    if baggage and baggage_problem(baggage) is None:
+        options.setdefault("baggage", baggage)
     return options
 
 

@@ -22,10 +22,10 @@ import msgspec
 from agentflow.config import MessagingConfig
 from agentflow.errors import ConfigurationError
 from agentflow.http import HttpClient, HttpFailure
+from agentflow.threads import in_thread
 from agentflow.tools.python import function
 from agentflow.tools.secrets import MissingSecret, Values
 from agentflow.tools.service import Service
-from agentflow.tools.threads import in_thread
 from agentflow.tools.tool import ToolContext, ToolError
 from agentflow.tools.toolsets.parts import private_service
 from agentflow.tools.web import classify

@@ -10,9 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from agentflow import NodeFailure, RetryPolicy, Runtime, Service, ToolContext, Workflow, function
+from agentflow import (
+    NodeFailure,
+    RetryPolicy,
+    Runtime,
+    Service,
+    ToolContext,
+    Workflow,
+    WorkflowContext,
+    WorkflowValidationError,
+    executor,
+    function,
+)
 from agentflow.events.memory import MemoryLog
 from agentflow.events.tracing import outgoing_headers, parse_traceparent
 from agentflow.telemetry.sender import Sender
@@ -73,7 +87,7 @@ async def test_handlers_work_in_spans_below_supersteps_that_link_to_their_sender
     assert found.parent(found.one("invoke_workflow child")) == "process sub"
     assert found.parent(found.one("process inner")) == "superstep 1"
     asked = gather["attributes"]
-    assert (asked["agentflow.step_id"], asked["agentflow.attempt"]) == ("gather", 1)
+    assert (asked["agentflow.step.id"], asked["agentflow.attempt"]) == ("gather", 1)
 
 
 async def test_without_supersteps_handlers_work_below_the_run():
@@ -97,13 +111,37 @@ async def test_a_fan_in_has_one_link_for_each_message():
     assert found.links(found.one("process j")) == ["/a#0", "/a#0", "/b#0"]
 
 
-async def test_a_retry_is_told_in_the_span_of_its_step():
-    flow = built("superstep", fails("a", 1, retry=RetryPolicy(max_attempts=2, jitter=0)))
-    found = await spans_of(flow.add_edge("a", gives("b")).build(), 1)
-    span = found.one("process a")
-    assert span["status"]["status_code"] == "UNSET"
-    assert [note["name"] for note in span["events"]] == ["agentflow.retry"]
-    assert found.links(found.one("process b")) == ["/a#0"]
+async def test_each_attempt_has_a_span_of_its_own_that_links_to_the_one_before():
+    seen: list[str] = []
+
+    @executor(id="a", retry=RetryPolicy(max_attempts=3, backoff="1ms", jitter=0))
+    async def work(value: int, ctx: WorkflowContext[int]) -> None:
+        seen.append(outgoing_headers()["traceparent"])
+        if ctx.attempt < 3:
+            raise ValueError("not yet")
+        await ctx.send_message(value)
+
+    found = await spans_of(built("superstep", work).add_edge("a", gives("b")).build(), 1)
+    spans = found.of("process a")
+    assert [span["attributes"]["agentflow.attempt"] for span in spans] == [1, 2, 3]
+    assert [span["status"]["status_code"] for span in spans] == ["ERROR", "ERROR", "UNSET"]
+    assert [[note["name"] for note in span["events"]] for span in spans] == [
+        ["agentflow.retry"],
+        ["agentflow.retry"],
+        [],
+    ]
+    ids = [span["context"]["span_id"] for span in spans]
+    assert [parse_traceparent(given).span_id for given in seen] == [given.removeprefix("0x") for given in ids]
+    assert [[link["context"]["span_id"] for link in span["links"]] for span in spans] == [
+        [],
+        ids[:1],
+        ids[1:2],
+    ]
+    assert {found.parent(span) for span in spans} == {"superstep 1"}
+    assert {span["attributes"]["agentflow.message.type"] for span in spans} == {"int"}
+    assert [note["name"] for note in found.one("invoke_workflow w")["events"]] == []
+    (link,) = found.one("process b")["links"]
+    assert link["context"]["span_id"] == ids[2]
 
 
 async def test_what_an_error_edge_delivers_links_to_the_failure():
@@ -179,3 +217,43 @@ def test_a_run_that_is_killed_and_goes_on_is_one_trace_with_all_links(tmp_path: 
     assert found.links(found.one("process sub")) == ["/gather#0"]
     assert found.parent(found.one("invoke_workflow child")) == "process sub"
     assert found.one("process left")["attributes"]["agentflow.superstep"] == 1
+
+
+def test_a_build_has_a_span_below_that_of_its_caller(monkeypatch: pytest.MonkeyPatch):
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    with provider.get_tracer("program").start_as_current_span("program") as caller:
+        workflow = built("superstep", gives("a")).build()
+    span, _ = exporter.get_finished_spans()
+    assert span.name == "workflow.build"
+    assert span.parent == caller.get_span_context()
+    assert span.attributes == {
+        "gen_ai.workflow.name": workflow.name,
+        "agentflow.graph.signature": workflow.signature,
+    }
+    assert span.status.is_unset
+
+
+def test_the_span_of_a_build_that_is_refused_is_an_error(monkeypatch: pytest.MonkeyPatch):
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    with pytest.raises(WorkflowValidationError) as refused:
+        built("superstep", gives("a")).add_edge("a", "nobody").build()
+    (span,) = exporter.get_finished_spans()
+    (code,) = [d.code for d in refused.value.diagnostics if d.severity == "error"]
+    assert not span.status.is_ok
+    assert span.status.status_code.name == "ERROR"
+    assert span.attributes is not None
+    assert span.attributes["error.type"] == code
+
+
+async def test_a_step_says_of_which_types_its_messages_are():
+    flow = built("superstep", emits("a", 1, 2), emits("b", 3)).add_fan_in_edges(["a", "b"], gathers("j"))
+    found = await spans_of(flow.build(), 0)
+    assert {s["attributes"]["agentflow.message.type"] for s in found.of("process a")} == {"int"}
+    assert found.one("process j")["attributes"]["agentflow.message.type"] == "int"
+    assert found.one("process a")["attributes"]["agentflow.run.id"].startswith("wf_")

@@ -472,7 +472,7 @@ def test_waits_and_approvals_are_span_events():
         "agentflow.system_error",
     ]
     assert root.notes[0].attributes == {
-        "agentflow.step_id": "a",
+        "agentflow.step.id": "a",
         "agentflow.for": "approval",
         "agentflow.ref": "req_0",
         "agentflow.offset": 1,

@@ -115,7 +115,7 @@ async def test_the_first_start_on_a_store_leaves_the_past_alone():
     projector = await opened(log, sink)
     await append(log, "wf_new", run_of("new"))
     await projector.aclose(5)
-    assert {span.attributes["agentflow.workflow_id"] for span in sink.sent} == {"wf_new"}
+    assert {span.attributes["agentflow.run.id"] for span in sink.sent} == {"wf_new"}
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
@@ -356,7 +356,7 @@ async def test_an_event_that_cannot_be_read_holds_nobody_up():
     await append(log, "wf_bad", bad)
     await append(log, "wf_good", run_of("good"))
     await projector.aclose(5)
-    found = [span.attributes["agentflow.workflow_id"] for span in sink.sent]
+    found = [span.attributes["agentflow.run.id"] for span in sink.sent]
     assert found.count("wf_good") == PER_RUN
     assert "wf_bad" in found
 
@@ -374,7 +374,7 @@ async def test_runs_that_rest_for_long_are_forgotten_and_found_again(monkeypatch
         await asyncio.sleep(0.03)
     await projector.aclose(5)
     assert len(projector._folds) <= 1
-    mine = [span.key() for span in sink.sent if span.attributes["agentflow.workflow_id"] == "wf_1"]
+    mine = [span.key() for span in sink.sent if span.attributes["agentflow.run.id"] == "wf_1"]
     assert mine == [span.key() for span in project("wf_1", events, LIMITS)[0]]
 
 
