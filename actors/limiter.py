@@ -12,7 +12,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, KeysView
 from functools import partial
-from heapq import heapify, heappop, heappush
 from typing import Any
 
 from actors.errors import ActorStopped, AskTimeout, HandlerCancelled, MailboxFull, SpecError
@@ -31,9 +30,6 @@ log = logging.getLogger("actors")
 CANCEL_TIMEOUT_S = 5.0
 """Seconds that cancelled work may keep its place. It is cancelled again every second, and still owned when
 its place is given away: one function that swallows cancellation must not stop the service for ever."""
-
-_SPARE_DEADLINES = 64
-"""Deadlines of work that has ended which may wait in the heap behind one that has not come."""
 
 
 class _Job:
@@ -81,10 +77,6 @@ class Limiter:
         self._keyed: dict[Hashable, _Job] = {}
         self._vacancy: asyncio.Future[None] | None = None
         self._closed = False
-        self._deadlines: list[tuple[float, int, _Job]] = []
-        """Heap of (loop time, order, job); only the first has a timer, since most work ends in time."""
-        self._order = 0
-        self._alarm: asyncio.TimerHandle | None = None
 
     @property
     def limit(self) -> int:
@@ -186,8 +178,6 @@ class Limiter:
     def close(self) -> None:
         """End the instance: begin nothing more. The asker learns of it with all deferred questions."""
         self._closed = True
-        if self._alarm is not None and not self._active:
-            self._alarm.cancel()
         while self._waiting:
             job, _ = self._waiting.popitem(last=False)
             if not job.reply.asked:
@@ -199,35 +189,7 @@ class Limiter:
         # The envelope's trace and question, not those of whatever piece of work has just made room.
         job.pipe = Pipe(self._cell, self._run(job), _nothing, None, job.envelope)
         if job.timeout is not None:
-            self._limit_time(job, job.timeout)
-
-    def _limit_time(self, job: _Job, timeout: float) -> None:
-        heap = self._deadlines
-        while heap and not heap[0][2].placed:
-            heappop(heap)
-        if len(heap) > 2 * self._active + _SPARE_DEADLINES:
-            heap = self._deadlines = [entry for entry in heap if entry[2].placed]
-            heapify(heap)
-        self._order += 1
-        heappush(heap, (self._cell.scheduler.loop.time() + timeout, self._order, job))
-        alarm = self._alarm
-        if alarm is None or heap[0][0] < alarm.when():
-            self._arm()
-
-    def _arm(self) -> None:
-        """Start the timer of the first deadline, in the place of that which had it."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-        scheduler = self._cell.scheduler
-        self._alarm = scheduler.loop.call_at(self._deadlines[0][0], self._expire_due, context=scheduler.base)
-
-    def _expire_due(self) -> None:
-        heap, now = self._deadlines, self._cell.scheduler.loop.time()
-        self._alarm = None
-        while heap and (heap[0][0] <= now or not heap[0][2].placed):
-            self._expire(heappop(heap)[2])
-        if heap:
-            self._arm()
+            self._after(job.timeout, self._expire, job)
 
     def _after(self, delay: float, callback: Callable[[_Job], None], job: _Job) -> None:
         scheduler = self._cell.scheduler
@@ -330,8 +292,6 @@ class Limiter:
         if job.placed:
             job.placed = False
             self._active -= 1
-            if self._closed and self._alarm is not None and not self._active:
-                self._alarm.cancel()
         self._next()
         if self._cell.order & DRAIN:
             self._cell.enqueue()
