@@ -65,6 +65,7 @@ from agentflow.engine.limits import (
     resume_is_due,
 )
 from agentflow.engine.messages import Outgoing, acceptance, offered
+from agentflow.engine.plain_calls import complete_plain_call, has_more
 from agentflow.engine.recorded_calls import Begun, call_begun, call_ended, call_reported
 from agentflow.engine.replay import BaseEvent, base_of, cut_of
 from agentflow.engine.run_end import outputs_of
@@ -119,6 +120,7 @@ __all__ = [
     "child_request",
     "commands",
     "compile_graph",
+    "complete_plain_call",
     "cut_of",
     "decide",
     "effect_of",
@@ -128,6 +130,7 @@ __all__ = [
     "handler_completed",
     "handler_failed",
     "handler_output",
+    "has_more",
     "interrupted",
     "model_call_begun",
     "model_call_ended",

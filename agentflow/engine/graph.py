@@ -119,7 +119,6 @@ class Node:
         "fan_watchers",
         "for_each",
         "guard",
-        "guard_per_item",
         "has_gate",
         "id",
         "index",
@@ -131,6 +130,7 @@ class Node:
         "name",
         "on_error",
         "out",
+        "plain_call",
         "previous_agent",
         "program",
         "rare_roots",
@@ -170,7 +170,6 @@ class Node:
         self.retry: RetryPolicy = (policy.retry if policy else None) or kind_of(spec).retry or NO_RETRY
         self.timeout = policy.timeout if policy else None
         self.guard: Expression | None = expression(spec.guard, room) if spec.guard else None
-        self.guard_per_item = self.guard is not None and bool(self.guard.roots & {"item", "index"})
         self.for_each: Expression | None = whole_expression(spec.for_each) if spec.for_each else None
         approval = spec.approval
         self.asks = approval is not None and approval.before == "step"
@@ -183,6 +182,8 @@ class Node:
         self.on_error = None if spec.on_error == "fail" else spec.on_error
         self.writes: GlobalWrites | None = compile_writes(spec)
         self.program: Any = self.kind.compile(self)
+        self.plain_call = False
+        """True if `plain_calls` may fold its calls; set once its edges are known."""
         self.rare_roots = rare_roots(self._compiled())
         self._reads: Reads | None = None
 
@@ -190,6 +191,11 @@ class Node:
     def required(self) -> bool:
         """True if the run fails with the node."""
         return self.spec.required
+
+    @property
+    def guard_per_item(self) -> bool:
+        """True if its guard reads the item, so that it is evaluated for each iteration."""
+        return self.guard is not None and bool(self.guard.roots & {"item", "index"})
 
     @property
     def agent_name(self) -> str | None:
@@ -291,6 +297,7 @@ class Graph:
         self.counted: set[str] = set()
         for node in made:
             node.kind.link(self, node)
+            node.plain_call = node.kind.makes_plain_call(node)
             self._count_uses(node)
 
     def inline(self, node: Node, workflow: Workflow) -> Graph:

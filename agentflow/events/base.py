@@ -40,6 +40,9 @@ class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
 class BaseLog(ABC):
     """The parts of an EventLog that are the same in every back end."""
 
+    seals_late = False
+    """True if an append may hold an UnsealedBatch, because the store needs no bytes before they are read."""
+
     @property
     def read_only(self) -> bool:
         """As `EventLog.read_only`."""

@@ -60,7 +60,7 @@ class ExportedLog(MemoryLog):
 
     def begin(self, first: StoredEvent, meta: RunMeta) -> None:
         """Start the run with this event, which is not at offset 0 if those before were trimmed."""
-        self._put_run(self.workflow_id, meta, first)
+        self._put_run(self.workflow_id, meta, first.offset)
 
     def add(self, event: StoredEvent, state: str | None) -> None:
         """Add the next event of the file, and the run's state after it."""

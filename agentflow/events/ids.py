@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-__all__ = ["Ids", "iso", "micros", "new_id"]
+__all__ = ["IdRange", "Ids", "iso", "micros", "new_id", "written"]
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 # Two digits of base 32 at a time: the random part of a ULID is eight look-ups.
@@ -49,30 +49,56 @@ class Ids:
         if ms > self._ms:
             self._ms = ms
             bits = self._random(80)
-            self._high, low = bits >> _LOW_BITS, bits & _LOW_MASK
-            self._head = _base32(ms, 5) + _base32(self._high, 6)
+            self._high, self._low = bits >> _LOW_BITS, bits & _LOW_MASK
+            self._head = ""
+        elif self._low < _LOW_MASK:
+            self._low += 1
         else:
-            low = self._low + 1
-            if low > _LOW_MASK:
-                low = 0
-                self._high = (self._high + 1) & ((1 << 60) - 1)
-                if self._high == 0:  # 2**80 ids in a millisecond; borrow the next one
-                    self._ms += 1
-                self._head = _base32(self._ms, 5) + _base32(self._high, 6)
-        self._low = low
+            self._low = 0
+            self._high = (self._high + 1) & ((1 << 60) - 1)
+            if self._high == 0:  # 2**80 ids in a millisecond; borrow the next one
+                self._ms += 1
+            self._head = ""
+        if not self._head:
+            self._head = _head(self._ms, self._high)
+        low = self._low
         return f"{prefix}{self._head}{_PAIRS[low >> 10]}{_PAIRS[low & 1023]}"
 
-    def ulids(self, prefix: str, count: int) -> list[str]:
-        """Return the next `count` ids; the clock is read once for all, unless they do not fit its moment."""
-        found = [self.ulid(prefix)]
-        low = self._low
+    def reserve(self, count: int) -> IdRange:
+        """Take the next `count` ids, to be written later; the clock is read once for all, unless they do not
+        fit its moment."""
+        ms = self._clock() // 1000
+        if ms > self._ms:
+            self._ms = ms
+            bits = self._random(80)
+            self._high, self._low = bits >> _LOW_BITS, (bits & _LOW_MASK) - 1
+            self._head = ""
+        low = self._low + 1
         if low + count > _LOW_MASK:
-            found += [self.ulid(prefix) for _ in range(count - 1)]
-            return found
+            return [self.ulid("") for _ in range(count)]
         self._low = low + count - 1
-        head = prefix + self._head
-        found += [f"{head}{_PAIRS[n >> 10]}{_PAIRS[n & 1023]}" for n in range(low + 1, low + count)]
-        return found
+        return self._ms, self._high, low, count
+
+    def ulids(self, prefix: str, count: int) -> list[str]:
+        """Return the next `count` ids."""
+        return written(prefix, self.reserve(count))
+
+
+IdRange = tuple[int, int, int, int] | list[str]
+"""Ids that were reserved: milliseconds, high bits, the first low bits and how many; or their texts."""
+
+
+def written(prefix: str, reserved: IdRange) -> list[str]:
+    """Return the ids that were reserved, in order."""
+    if isinstance(reserved, list):
+        return [prefix + text for text in reserved]
+    ms, high, low, count = reserved
+    head = prefix + _head(ms, high)
+    return [f"{head}{_PAIRS[n >> 10]}{_PAIRS[n & 1023]}" for n in range(low, low + count)]
+
+
+def _head(ms: int, high: int) -> str:
+    return _base32(ms, 5) + _base32(high, 6)
 
 
 def _wall_clock() -> int:

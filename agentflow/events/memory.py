@@ -38,6 +38,7 @@ from agentflow.events.rules import (
     state_after,
     tombstone_of,
 )
+from agentflow.events.sealing import UnsealedBatch
 from agentflow.events.tombstone import Tombstone
 
 __all__ = ["MemoryLog"]
@@ -48,28 +49,32 @@ class _Run:
     their size, both of the first `measured` of the events."""
 
     __slots__ = (
+        "_events",
+        "_late",
+        "_parent",
         "bytes",
         "earliest",
         "ended",
         "epoch",
-        "events",
+        "last",
         "measured",
         "meta",
         "names",
         "owner",
-        "parent",
         "snapshots",
         "state",
         "updated_at",
     )
 
-    def __init__(self, meta: RunMeta, first: StoredEvent) -> None:
+    def __init__(self, meta: RunMeta, first: int) -> None:
         self.meta = meta
-        self.parent = parent_of(first.body)
+        self._parent: str | None = ""  # not looked for yet
         self.owner: Owner | None = meta.owner or this_process()
         self.epoch = FIRST_EPOCH
-        self.events: list[StoredEvent] = []
-        self.earliest = first.offset
+        self._events: list[StoredEvent] = []
+        self._late: list[UnsealedBatch] = []  # behind `_events`, not encoded yet
+        self.earliest = first
+        self.last = first - 1
         self.bytes = self.measured = 0
         self.names = {meta.definition_hash}
         self.snapshots: dict[str, dict[int, bytes]] = {}
@@ -78,12 +83,29 @@ class _Run:
         self.ended = False
 
     @property
-    def last(self) -> int:
-        return self.earliest + len(self.events) - 1
+    def events(self) -> list[StoredEvent]:
+        """The events that are left, encoded by now."""
+        if self._late:
+            for batch in self._late:
+                self._events += batch.stored()
+            self._late.clear()
+        return self._events
+
+    @property
+    def parent(self) -> str | None:
+        if self._parent == "":
+            self._parent = parent_of(self.events[0].body)
+        return self._parent
 
     def extend(self, batch: Append) -> None:
-        self.events.extend(batch.events)
-        self.updated_at = batch.events[-1].ts
+        events = batch.events
+        if isinstance(events, UnsealedBatch):
+            self._late.append(events)
+            self.updated_at = events.ts
+        else:
+            self.events.extend(events)
+            self.updated_at = events[-1].ts
+        self.last += len(events)
         self.state = state_after(batch, self.state)
         self.ended = self.state in ENDED
 
@@ -96,6 +118,7 @@ class _Run:
 
     def trim(self, before: int) -> int:
         earliest = first_kept(self.earliest, self.last, before)
+        _ = self.parent  # its event may go
         del self.events[: earliest - self.earliest]
         self.earliest = earliest
         kept = [data for snapshots in self.snapshots.values() for data in snapshots.values()]
@@ -131,6 +154,7 @@ class MemoryLog(BaseLog):
     """An EventLog in dictionaries of this process. Methods never suspend."""
 
     durable = False
+    seals_late = True
     shared = False
     url = "memory:"
     failure: AgentflowError | None = None
@@ -168,12 +192,12 @@ class MemoryLog(BaseLog):
             return _failed(error)
         if run is None:
             assert batch.run is not None  # refusal() let only a first batch pass
-            self._put_run(workflow_id, batch.run, batch.events[0])
+            self._put_run(workflow_id, batch.run, batch.expected)
         self._take(batch)
         return self._acknowledged()
 
-    def _put_run(self, workflow_id: str, meta: RunMeta, first: StoredEvent) -> None:
-        """Add a run without events, which begins with `first`."""
+    def _put_run(self, workflow_id: str, meta: RunMeta, first: int) -> None:
+        """Add a run without events, which begins at offset `first`."""
         self._runs[workflow_id] = _Run(meta, first)
         key = (meta.created_at, workflow_id)
         self._order.insert(bisect_left(self._order, key), key)

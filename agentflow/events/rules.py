@@ -16,6 +16,7 @@ from agentflow.errors import (
 )
 from agentflow.events.catalogue import TERMINAL_TYPES
 from agentflow.events.rows import FIRST_EPOCH, Append, RunRow
+from agentflow.events.sealing import UnsealedBatch
 from agentflow.events.tombstone import Tombstone
 
 __all__ = [
@@ -39,6 +40,10 @@ def check_batch(batch: Append) -> None:
     if (batch.run is None) != (batch.expected > 0):
         raise ValueError("`run` comes with the batch at offset 0, and with no other")
     offset = batch.expected
+    if isinstance(events, UnsealedBatch):
+        if events.first != offset:
+            raise ValueError(f"event at offset {events.first} where {offset} was due")
+        return  # made in order, and the engine ends a run with its last event
     for event in events:
         if event.offset != offset:
             raise ValueError(f"event at offset {event.offset} where {offset} was due")
@@ -74,7 +79,8 @@ def refusal(
 
 def state_after(batch: Append, before: str) -> str:
     """Return the run's state once the batch is in the log."""
-    last = batch.events[-1].type
+    events = batch.events
+    last = events.last_type if isinstance(events, UnsealedBatch) else events[-1].type
     if last in TERMINAL_TYPES:
         return last.partition(".")[2]
     return batch.state or before

@@ -6,17 +6,17 @@ its way to the log. This module reads no clock but that of `ids`, and does no I/
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, overload
 
 from agentflow.events import envelope
 from agentflow.events.catalogue import Custom, RunEvent
 from agentflow.events.envelope import Event, StoredEvent, encode, type_of
-from agentflow.events.ids import Ids, iso
+from agentflow.events.ids import Ids, iso, written
 from agentflow.events.tracing import RunTracer
 
-__all__ = ["envelopes", "seal", "store"]
+__all__ = ["UnsealedBatch", "envelopes", "seal", "store"]
 
 
 def seal(
@@ -46,25 +46,90 @@ def envelopes(
     tracer: RunTracer | None = None,
 ) -> list[Event[Any]]:
     """Return a batch in its envelopes, for `store`: ids and spans are given, and nothing is encoded."""
-    made: list[Event[Any]] = []
-    timestamp, offset = iso(ts), first
-    traces = repeat(None) if tracer is None else tracer.take_batch(first, events)
-    for data, id, trace in zip(events, ids.ulids("evt_", len(events)), traces, strict=False):
-        event: Event[Any] = Event(
-            id=id,
-            offset=offset,
-            timestamp=timestamp,
-            type=type_of(data),
-            workflow_id=workflow_id,
-            data=data,
-            trace=trace,
-            step=getattr(data, "step_id", None) or None,
-            attempt=data.attempt if isinstance(data, Custom) else None,
-            schema_version=envelope.SCHEMA_VERSION,
-        )
-        made.append(event)
-        offset += 1
-    return made
+    return UnsealedBatch(events, workflow_id, first, ts, ids, tracer).envelopes()
+
+
+class UnsealedBatch(Sequence[StoredEvent]):
+    """A batch whose ids and spans are settled, and whose events are encoded when they are first asked for.
+
+    The bytes are those that `seal` would have given at the same time. The data of the events is not copied.
+    A store that needs no bytes keeps the batch as it is: a run that is never read is never encoded.
+    """
+
+    __slots__ = (
+        "_count",
+        "_data",
+        "_ids",
+        "_spans",
+        "_stored",
+        "_workflow_id",
+        "first",
+        "last_type",
+        "ts",
+    )
+
+    def __init__(
+        self,
+        events: Sequence[RunEvent],
+        workflow_id: str,
+        first: int,
+        ts: int,
+        ids: Ids,
+        tracer: RunTracer | None = None,
+    ) -> None:
+        self._data = events
+        self._count = len(events)
+        self.last_type = type_of(events[-1]) if events else ""
+        self._workflow_id = workflow_id
+        self._ids = ids.reserve(len(events))
+        self._spans = None if tracer is None else tracer.take_batch(first, events)
+        self._stored: list[StoredEvent] | None = None
+        self.first = first
+        self.ts = ts
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> StoredEvent: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[StoredEvent]: ...
+
+    def __getitem__(self, index: int | slice) -> StoredEvent | list[StoredEvent]:
+        return self.stored()[index]
+
+    def __iter__(self) -> Iterator[StoredEvent]:
+        return iter(self.stored())
+
+    def envelopes(self) -> list[Event[Any]]:
+        """Return the events in their envelopes."""
+        made: list[Event[Any]] = []
+        timestamp, offset = iso(self.ts), self.first
+        spans = self._spans or repeat(None)
+        for data, id, span in zip(self._data, written("evt_", self._ids), spans, strict=False):
+            event: Event[Any] = Event(
+                id=id,
+                offset=offset,
+                timestamp=timestamp,
+                type=type_of(data),
+                workflow_id=self._workflow_id,
+                data=data,
+                trace=None if span is None else span.trace(),
+                step=getattr(data, "step_id", None) or None,
+                attempt=data.attempt if isinstance(data, Custom) else None,
+                schema_version=envelope.SCHEMA_VERSION,
+            )
+            made.append(event)
+            offset += 1
+        return made
+
+    def stored(self) -> list[StoredEvent]:
+        """Return the events in their stored form; the first call encodes them."""
+        if self._stored is None:
+            self._stored = [store(event, self.ts) for event in self.envelopes()]
+            self._data = self._spans = ()
+        return self._stored
 
 
 def store(event: Event[Any], ts: int) -> StoredEvent:

@@ -175,6 +175,49 @@ def outgoing_headers() -> dict[str, str]:
     return headers
 
 
+class _Span:
+    """A span that an event opens. Its id is hashed when it is first asked for: most are never looked at."""
+
+    __slots__ = ("_hash", "_id", "_key", "_parent", "_trace_id")
+
+    def __init__(self, trace_id: str, hash: Any, key: str, parent: _Span | None) -> None:
+        self._trace_id = trace_id
+        self._hash = hash
+        self._key = key
+        self._parent = parent
+        self._id: str | None = None
+
+    @property
+    def id(self) -> str:
+        """16 hex digits."""
+        found = self._id
+        if found is None:
+            digest = self._hash.copy()
+            digest.update(self._key.encode())
+            found = self._id = digest.hexdigest()
+        return found
+
+    def trace(self) -> Trace:
+        """Return the span as an envelope has it."""
+        parent = None if self._parent is None else self._parent.id
+        return Trace(trace_id=self._trace_id, span_id=self.id, parent_span_id=parent)
+
+
+class _Given(_Span):
+    """A span whose ids are known, of the run itself."""
+
+    __slots__ = ("_parent_id",)
+
+    def __init__(self, trace_id: str, span_id: str, parent_id: str | None) -> None:
+        self._trace_id = trace_id
+        self._id = span_id
+        self._parent_id = parent_id
+
+    def trace(self) -> Trace:
+        """Return the span as an envelope has it."""
+        return Trace(trace_id=self._trace_id, span_id=self.id, parent_span_id=self._parent_id)
+
+
 class RunTracer:
     """Follows one run. Holds the ids of its open steps, agents and calls, and nothing of what they did."""
 
@@ -203,13 +246,13 @@ class RunTracer:
         self.baggage: str | None = None
         # `span_id_of`, with the part of it that is the same for the whole run done once.
         self._hash = blake2b(f"{workflow_id}\x1f".encode(), digest_size=8)
-        self._root = span_id_of(workflow_id, "run")
-        self._superstep: tuple[int, str] | None = None
-        self._steps: dict[str, str] = {}  # by unit: an activation, or an iteration of it
-        self._agents: dict[str, str] = {}  # by unit
-        self._calls: dict[str, str] = {}
+        self._root: _Span = _Given(self.trace_id, span_id_of(workflow_id, "run"), None)
+        self._superstep: tuple[int, _Span] | None = None
+        self._steps: dict[str, _Span] = {}  # by unit: an activation, or an iteration of it
+        self._agents: dict[str, _Span] = {}  # by unit
+        self._calls: dict[str, _Span] = {}
         self._tries: dict[str, int] = {}  # failed attempts of a tool call, where there were any
-        self._batches: dict[int, list[Trace | None]] = {}  # by first offset, until they are acknowledged
+        self._batches: dict[int, list[_Span | None]] = {}  # by first offset, until they are acknowledged
 
     @property
     def sampled(self) -> bool:
@@ -219,48 +262,42 @@ class RunTracer:
     @property
     def root(self) -> SpanContext:
         """The span of the run as a whole."""
-        return SpanContext(
-            self.workflow_id, self.trace_id, self._root, self.sampled, self.tracestate, self.baggage
-        )
+        return self._context(self._root)
 
     def call(self, call_id: str) -> SpanContext:
         """Return the span of an open model or tool call; of the run if there is no such call."""
-        span_id = self._calls.get(call_id, self._root)
-        return SpanContext(
-            self.workflow_id, self.trace_id, span_id, self.sampled, self.tracestate, self.baggage
-        )
+        return self._context(self._calls.get(call_id, self._root))
 
     def handler(self, key: str) -> SpanContext:
         """Return the span of an open step, in which its handler works; of the run if it is not open."""
-        span_id = self._steps.get(key, self._root)
-        return SpanContext(
-            self.workflow_id, self.trace_id, span_id, self.sampled, self.tracestate, self.baggage
-        )
+        return self._context(self._steps.get(key, self._root))
 
-    def _context(self, span_id: str) -> SpanContext:
+    def _context(self, span: _Span) -> SpanContext:
         state, baggage = self.tracestate, self.baggage
-        return SpanContext(self.workflow_id, self.trace_id, span_id, self.sampled, state, baggage)
+        return SpanContext(self.workflow_id, self.trace_id, span.id, self.sampled, state, baggage)
 
     def step(self, key: str) -> str | None:
         """Return the `traceparent` of an open step or iteration: what it begins elsewhere is a part of it."""
-        span_id = self._steps.get(key)
-        if span_id is None:
-            return None
-        return str(TraceParent(self.root.trace_id, span_id, self.sampled))
+        span = self._steps.get(key)
+        return None if span is None else str(TraceParent(self.trace_id, span.id, self.sampled))
 
     def take(self, data: ev.RunEvent) -> Trace | None:
         """Take the run's next event; the span that it opens, or None."""
         move = _MOVES.get(data.__class__)
-        return None if move is None else move(self, data)
+        span = None if move is None else move(self, data)
+        return None if span is None else span.trace()
 
-    def take_batch(self, first: int, events: Iterable[ev.RunEvent]) -> list[Trace | None]:
-        """Take the run's next events, which stand from offset `first` on; return the span that each opens.
+    def take_batch(self, first: int, events: Iterable[ev.RunEvent]) -> list[_Span | None]:
+        """Take the run's next events, which stand from offset `first` on; return the span that each opens, to
+        be asked for its `trace()`.
 
         A batch that is sent to the log again gets the spans that it had, until it is acknowledged.
         """
         found = self._batches.get(first)
         if found is None:
-            found = self._batches[first] = [self.take(data) for data in events]
+            moves = [(_MOVES.get(data.__class__), data) for data in events]
+            found = [None if move is None else move(self, data) for move, data in moves]
+            self._batches[first] = found
         return found
 
     def acknowledge(self, first: int) -> None:
@@ -269,6 +306,9 @@ class RunTracer:
 
     def parent_of(self, data: ev.RunEvent) -> str:
         """Return the innermost open span that an event which opens none belongs to."""
+        return self._span_around(data).id
+
+    def _span_around(self, data: ev.RunEvent) -> _Span:
         activation: Any = getattr(data, "activation", None)
         if not isinstance(activation, str):
             return self._root
@@ -285,32 +325,30 @@ class RunTracer:
     def lost(self, key: str, data: ev.RunEvent) -> Trace:
         """Return the span with this key, whose beginning is not in the log any more, as far as it can be
         known."""
-        return self._open(key, self.parent_of(data))
+        return self._open(key, self._span_around(data)).trace()
 
-    def _open(self, key: str, parent: str) -> Trace:
-        # Each call and step pays for this before it may begin.
-        digest = self._hash.copy()
-        digest.update(key.encode())
-        return Trace(trace_id=self.trace_id, span_id=digest.hexdigest(), parent_span_id=parent)
+    def _open(self, key: str, parent: _Span) -> _Span:
+        return _Span(self.trace_id, self._hash, key, parent)
 
-    def _run_started(self, data: ev.WorkflowStarted) -> Trace:
+    def _run_started(self, data: ev.WorkflowStarted) -> _Span:
         given = traceparent_of(data.options)
         self.baggage = data.options.get("baggage")
-        if given is None:
-            return Trace(trace_id=self.trace_id, span_id=self._root)
-        self.trace_id, self.parent = given.trace_id, given
-        self.tracestate = data.options.get("tracestate")
-        return Trace(trace_id=self.trace_id, span_id=self._root, parent_span_id=given.span_id)
+        if given is not None:
+            self.trace_id, self.parent = given.trace_id, given
+            self.tracestate = data.options.get("tracestate")
+        parent = None if given is None else given.span_id
+        self._root = _Given(self.trace_id, self._root.id, parent)
+        return self._root
 
-    def _superstep_started(self, data: ev.SuperstepStarted) -> Trace:
-        trace = self._open(f"superstep {data.superstep}", self._root)
-        self._superstep = (data.superstep, trace.span_id)
-        return trace
+    def _superstep_started(self, data: ev.SuperstepStarted) -> _Span:
+        span = self._open(f"superstep {data.superstep}", self._root)
+        self._superstep = (data.superstep, span)
+        return span
 
     def _superstep_completed(self, data: ev.SuperstepCompleted) -> None:
         self._superstep = None
 
-    def _step_started(self, data: ev.WorkflowStepStarted) -> Trace:
+    def _step_started(self, data: ev.WorkflowStepStarted) -> _Span:
         if data.iteration is None:
             unit, parent = data.activation, None
         else:
@@ -318,11 +356,11 @@ class RunTracer:
             parent = self._steps.get(data.activation)
         if parent is None:
             parent = self._root if not data.path and self._superstep is None else self._around(data)
-        trace = self._open(f"step {unit} {data.attempt}", parent)
-        self._steps[unit] = trace.span_id
-        return trace
+        span = self._open(f"step {unit} {data.attempt}", parent)
+        self._steps[unit] = span
+        return span
 
-    def _around(self, data: ev.WorkflowStepStarted) -> str:
+    def _around(self, data: ev.WorkflowStepStarted) -> _Span:
         steps = self._steps
         if data.path:  # a child path: inside the activation that it begins with
             outer = data.activation
@@ -345,13 +383,13 @@ class RunTracer:
             return
         unit = data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
         if unit in self._steps:  # the next attempt is a span of its own, beside that of the last one
-            self._steps[unit] = self._open(f"step {unit} {data.next_attempt}", self._root).span_id
+            self._steps[unit] = self._open(f"step {unit} {data.next_attempt}", self._root)
 
-    def _agent_initialized(self, data: ev.AgentInitialized) -> Trace:
+    def _agent_initialized(self, data: ev.AgentInitialized) -> _Span:
         unit = _unit(data)
-        trace = self._open(f"agent {data.context_id}", self._steps.get(unit, self._root))
-        self._agents[unit] = trace.span_id
-        return trace
+        span = self._open(f"agent {data.context_id}", self._steps.get(unit, self._root))
+        self._agents[unit] = span
+        return span
 
     def _agent_ended(self, data: ev.AgentEvent) -> None:
         self._agents.pop(_unit(data), None)
@@ -360,24 +398,24 @@ class RunTracer:
         if data.kind == "restart":  # the attempt is over; the next one is a new context
             self._agents.pop(_unit(data), None)
 
-    def _inside(self, data: ev.StepEvent) -> str:
+    def _inside(self, data: ev.StepEvent) -> _Span:
         unit = data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
         return self._agents.get(unit) or self._steps.get(unit) or self._root
 
-    def _model_started(self, data: ev.ModelCallStarted) -> Trace:
-        trace = self._open(f"model {data.model_call_id}", self._inside(data))
-        self._calls[data.model_call_id] = trace.span_id
-        return trace
+    def _model_started(self, data: ev.ModelCallStarted) -> _Span:
+        span = self._open(f"model {data.model_call_id}", self._inside(data))
+        self._calls[data.model_call_id] = span
+        return span
 
     def _model_ended(self, data: ev.ModelEvent) -> None:
         self._calls.pop(data.model_call_id, None)
 
-    def _tool_started(self, data: ev.ToolCallStarted) -> Trace:
+    def _tool_started(self, data: ev.ToolCallStarted) -> _Span:
         call_id = data.tool_call_id
         attempt = self._tries.get(call_id, 0) + 1 if self._tries else 1
-        trace = self._open(f"tool {call_id} {attempt}", self._inside(data))
-        self._calls[call_id] = trace.span_id
-        return trace
+        span = self._open(f"tool {call_id} {attempt}", self._inside(data))
+        self._calls[call_id] = span
+        return span
 
     def _tool_completed(self, data: ev.ToolCallCompleted) -> None:
         self._calls.pop(data.tool_call_id, None)
@@ -393,7 +431,7 @@ def _unit(data: Any) -> str:
     return data.activation if iteration is None else f"{data.activation}[{iteration}]"
 
 
-_Move = Callable[[RunTracer, Any], Trace | None]
+_Move = Callable[[RunTracer, Any], _Span | None]
 
 # pyright: reportPrivateUsage=false
 _MOVES: dict[type, _Move] = {

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from copy import copy
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
@@ -40,7 +42,16 @@ from agentflow.tools.workers import (
     worker_tools,
 )
 
-__all__ = ["Bound", "Implicit", "Pins", "ReplaySource", "bind", "merge_services", "unbound_graph"]
+__all__ = [
+    "BindingCache",
+    "Bound",
+    "Implicit",
+    "Pins",
+    "ReplaySource",
+    "bind",
+    "merge_services",
+    "unbound_graph",
+]
 
 Implicit = Literal["ask", "allow", "deny"]
 """What becomes of functions that are declared to change something and granted only by "all" or `*`: offered,
@@ -100,8 +111,9 @@ class Bound:
         self.own_models: Models | None = None
         """What makes the model calls of this run alone, if it is not the providers of the Runtime."""
 
-    @property
+    @cached_property
     def bindings(self) -> Bindings:
+        """What the engine needs; made when binding is over."""
         functions = frozenset(
             tool.name for service in self.services.values() for tool in service.tools.values()
         )
@@ -599,6 +611,52 @@ def _declared(info: ToolInfo, declaration: ToolDeclaration | None) -> ToolInfo:
         self_checked=False,
         output_schema=declaration.output_schema,
     )
+
+
+class BindingCache:
+    """What the newest 64 definitions were bound to, so that a run of the same one begins at once.
+
+    Only what follows from the graph and the registered services alone is kept: no agents, whose models follow
+    the environment; no services, handlers or graphs that a document names; nothing that had a diagnostic.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Any, ...], tuple[tuple[Any, ...], Bound]] = {}
+
+    def find(self, key: tuple[Any, ...], registry: ToolRegistry) -> Bound | None:
+        """Return what was kept under this key, if the registry is still the same."""
+        kept = self._kept.get(key)
+        if kept is None:
+            return None
+        known, now = kept[0], _contents(registry)
+        if len(known) != len(now) or any(a is not b for a, b in zip(known, now, strict=True)):
+            del self._kept[key]
+            return None
+        return copy(kept[1])
+
+    def keep(self, key: tuple[Any, ...], registry: ToolRegistry, workflow: Workflow, bound: Bound) -> None:
+        """Keep what a definition was bound to, if it can be used again."""
+        if bound.diagnostics or bound.code is not None or workflow.services or workflow.graphs:
+            return
+        if any(binding.models for binding in bound.steps.values()):
+            return
+        if any(service is not registry.services.get(name) for name, service in bound.services.items()):
+            return
+        if any(node.agent is not None or node.binds.graph is not None for node in bound_nodes(workflow)):
+            return
+        _ = bound.bindings  # shared by all runs
+        self._kept[key] = (_contents(registry), copy(bound))
+        if len(self._kept) > _MAX_KEPT:
+            del self._kept[next(iter(self._kept))]
+
+
+_MAX_KEPT = 64
+
+
+def _contents(registry: ToolRegistry) -> tuple[Any, ...]:
+    """Return the objects of a registry that a binding depends on: other ones are found by identity."""
+    services = registry.services.values()
+    return (*(x for service in services for x in (service, service.tools)), *registry.workers.values())
 
 
 async def bind(

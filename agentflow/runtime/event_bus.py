@@ -21,7 +21,7 @@ from agentflow.events.envelope import Event, Ids, StoredEvent
 from agentflow.events.hub import Hub
 from agentflow.events.log import Append, EventLog, RunMeta
 from agentflow.events.owner import Owner
-from agentflow.events.sealing import envelopes, store
+from agentflow.events.sealing import UnsealedBatch, store
 from agentflow.events.tracing import RunTracer
 from agentflow.runtime.messages import HANDLER_LIMIT_S, Message
 
@@ -113,6 +113,7 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         open_appends: dict[str, asyncio.Future[None]] | None = None,
     ) -> None:
         self._log = log
+        self._seals_late = getattr(log, "seals_late", False)
         self._hub = hub
         self._ids = ids
         self._owner = owner
@@ -123,16 +124,16 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     def commit(self, batch: Commit) -> Coroutine[Any, Any, None] | None:
         """Append a batch. One with an event of more than 256 KiB lets the loop go on between its events."""
         sender = self.ctx.sender
-        stored: list[StoredEvent] = []
         try:
-            made = envelopes(
-                batch.events,
-                workflow_id=batch.workflow_id,
-                first=batch.expected,
-                ts=batch.ts,
-                ids=self._ids,
-                tracer=batch.tracer,
+            unsealed = UnsealedBatch(
+                batch.events, batch.workflow_id, batch.expected, batch.ts, self._ids, batch.tracer
             )
+            # The first events hold values of the caller of `submit`, who may change them later.
+            if self._seals_late and batch.expected:
+                self._enter(batch, unsealed, sender)
+                return None
+            made = unsealed.envelopes()
+            stored: list[StoredEvent] = []
             for event in made:
                 sealed = store(event, batch.ts)
                 stored.append(sealed)
@@ -158,7 +159,7 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         await asyncio.sleep(0)
         self._enter(batch, stored, sender)
 
-    def _enter(self, batch: Commit, stored: list[StoredEvent], sender: Ref[Any] | None) -> None:
+    def _enter(self, batch: Commit, stored: Sequence[StoredEvent], sender: Ref[Any] | None) -> None:
         meta = None
         if batch.name is not None:
             meta = RunMeta(
@@ -217,7 +218,7 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self,
         done: asyncio.Future[None],
         batch: Commit,
-        stored: list[StoredEvent],
+        stored: Sequence[StoredEvent],
         sender: Ref[Any] | None,
         began: float,
     ) -> None:

@@ -9,10 +9,10 @@ A message class stands in the module of its receiver; where that would be an imp
 | KeepResult | result_cache | RunSupervisor | RunsSupervisor |
 | Command and its subclasses | command_handlers | RunRegistry | RunSupervisor |
 | Done, Refusal | command_handlers | RunSupervisor | RunRegistry, as the reply |
-| Suspend | run_supervisor | Runtime | RunSupervisor |
-| Wake, SendAgain, WorkStopped | run_supervisor | its own timers | RunSupervisor |
-| Answered, AskAgain | run_supervisor | SharedStore's answers, its own timers | RunSupervisor |
-| CheckAcknowledged, LogEnd, LookedUp | run_supervisor | its own timers and reads | RunSupervisor |
+| Suspend | supervisor_messages | Runtime | RunSupervisor |
+| Wake, SendAgain, WorkStopped | supervisor_messages | its own timers | RunSupervisor |
+| Answered, AskAgain | supervisor_messages | SharedStore's answers, its own timers | RunSupervisor |
+| CheckAcknowledged, LogEnd, LookedUp | supervisor_messages | its own timers and reads | RunSupervisor |
 | EdgesJudged | edge_judge | its own EdgeJudge | RunSupervisor |
 | Handle | handler_calls | RunSupervisor (HandlerDispatcher) | ExecutorActor |
 | HandlerDone, HandlerFailed | handler_calls | ExecutorActor | RunSupervisor |

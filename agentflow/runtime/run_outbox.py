@@ -44,6 +44,9 @@ class RunOutbox:
     def __bool__(self) -> bool:
         return bool(self._batches)
 
+    def __len__(self) -> int:
+        return len(self._batches)
+
     def put(self, batch: Batch) -> None:
         """Append a batch and send it, unless the store is unavailable."""
         self._batches.append(batch)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from actors import ActorSystem
     from agentflow.engine import Graph
     from agentflow.runtime.actor_pools import ActorPools
-    from agentflow.runtime.binding import Bound, Implicit, Pins
+    from agentflow.runtime.binding import BindingCache, Bound, Implicit, Pins
     from agentflow.runtime.run_launch import RunLaunch
     from agentflow.telemetry.telemetry import Telemetry
 
@@ -132,6 +132,7 @@ class Runtime(ChildRunCommands):
         self._recovers = recover
         self._graph_calls: Service | None = None
         self._followers: Any = None
+        self._bindings: BindingCache | None = None
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -265,7 +266,7 @@ class Runtime(ChildRunCommands):
 
     async def _park(self) -> None:
         """Suspend every live run and wait until each has recorded where it stopped, within the grace."""
-        from agentflow.runtime.run_supervisor import Suspend
+        from agentflow.runtime.supervisor_messages import Suspend
 
         registry = self._registry
         live = [ref for run_id, ref in registry.live.items() if not registry.launches[run_id].rested.done()]
@@ -301,11 +302,18 @@ class Runtime(ChildRunCommands):
         """Resolve models and functions (page 001, phase B); see `.diagnostics`. Opens the declared services;
         a submission that is not `trusted` gets none that could harm this machine. `code`: that of the
         workflow; without it, what was registered for this graph."""
-        from agentflow.runtime.binding import bind
+        from agentflow.runtime.binding import BindingCache, bind
 
-        return await bind(
+        code = code or self._code.find(definition.name, definition.ir_hash)
+        registry = self._registry_for(definition.format, trusted=trusted)
+        cache = self._bindings = self._bindings or BindingCache()
+        key = (definition.ir_hash, definition.format, definition.folder, trusted)
+        is_plain = code is None and pins is None and registry is self.registry
+        if is_plain and (known := cache.find(key, registry)) is not None:
+            return known
+        bound = await bind(
             definition.workflow,
-            registry=self._registry_for(definition.format, trusted=trusted),
+            registry=registry,
             models=self.models,
             loader=self._pools.loader,
             folder=definition.folder,
@@ -315,10 +323,13 @@ class Runtime(ChildRunCommands):
             pins=pins,
             implicit=self._implicit,
             trusted=trusted,
-            code=code or self._code.find(definition.name, definition.ir_hash),
+            code=code,
             has_graph=partial(self._has_graph, trusted=trusted),
             named=self._graph_service(),
         )
+        if is_plain:
+            cache.keep(key, registry, definition.workflow, bound)
+        return bound
 
     def _graph_service(self) -> Service:
         """Return the service of the function by which models run registered workflows."""

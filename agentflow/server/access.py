@@ -185,7 +185,7 @@ class Access:
         if kind == "unix":
             name = "local" if uid is None else f"uid:{uid}"
             pid = None if link is None else link.pid
-            return Actor(name, ALL_SCOPES, self._trust_all or uid in (None, self._owner), pid)
+            return Actor(name, ALL_SCOPES, self._trust_all or uid in (None, self._owner), pid=pid)
         return Actor("local", ALL_SCOPES, self._trust_all)
 
 

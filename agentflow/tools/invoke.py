@@ -28,6 +28,7 @@ __all__ = ["invoke", "run_function"]
 _MAX_MESSAGE = 2_000
 # Beyond this a float has no fraction to lose, and may stand for many integers.
 _EXACT = 2**53
+_PLAIN = frozenset({dict, list, str, int, float, bool, type(None)})
 
 
 async def invoke(tool: PythonTool, arguments: dict[str, Any], ctx: ToolContext) -> Any:
@@ -78,7 +79,7 @@ async def _run(
     try:
         made = call if progress is None else partial(_last_of, call, progress)
         result = call() if is_async else await in_thread(made, f"agentflow tool {name}")
-        if inspect.isawaitable(result):  # of an async function, or of a plain one around it
+        if result.__class__ not in _PLAIN and inspect.isawaitable(result):  # also of a function around one
             result = await result
         if progress is not None and inspect.isasyncgen(result):
             made_async: Any = result

@@ -18,8 +18,8 @@ from agentflow.errors import StorageUnavailable
 from agentflow.events.memory import MemoryLog
 from agentflow.models import ModelError
 from agentflow.runtime import SystemClock
-from agentflow.runtime.run_supervisor import Wake
 from agentflow.runtime.runs_supervisor import Overdue
+from agentflow.runtime.supervisor_messages import Wake
 from agentflow.testing import ScriptedModel
 from agentflow.testing.scripted import call
 from tests.faults.simulated.world import intercepting

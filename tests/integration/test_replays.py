@@ -258,7 +258,7 @@ async def log_up_to(log: MemoryLog, run: str, cut: int) -> MemoryLog:
         if hasattr(log, name):
             setattr(copied, name, copy.copy(getattr(log, name)))
     kept = copied._runs[run] = copy.copy(log._runs[run])  # pyright: ignore[reportPrivateUsage]
-    kept.events = kept.events[:cut]
+    kept._events, kept._late, kept.last = kept.events[:cut], [], cut - 1  # pyright: ignore[reportPrivateUsage]
     kept.state, kept.ended, kept.owner = "running", False, None
     kept.updated_at = kept.events[-1].ts
     return copied

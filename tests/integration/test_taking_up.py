@@ -15,7 +15,7 @@ from agentflow.events.memory import MemoryLog
 from agentflow.events.owner import Owner
 from agentflow.runtime import SystemClock
 from agentflow.runtime.crash_ledger import RecoveryLedger
-from agentflow.runtime.run_supervisor import RunSupervisor
+from agentflow.runtime.run_stepper import RunStepper
 from agentflow.runtime.runs_supervisor import Alarms
 from agentflow.testing import ScriptedModel
 from agentflow.testing.scripted import call
@@ -37,7 +37,7 @@ class Bomb(SystemClock):
         self.raised = 0
 
     def now(self) -> int:
-        if self.armed and isinstance(sys._getframe(1).f_locals.get("self"), RunSupervisor):
+        if self.armed and isinstance(sys._getframe(1).f_locals.get("self"), RunStepper):
             self.raised += 1
             raise RuntimeError("a bug")
         return super().now()
@@ -137,7 +137,7 @@ class Countdown(SystemClock):
     left = 0
 
     def now(self) -> int:
-        if self.left and isinstance(sys._getframe(1).f_locals.get("self"), RunSupervisor):
+        if self.left and isinstance(sys._getframe(1).f_locals.get("self"), RunStepper):
             self.left -= 1
             if not self.left:
                 raise RuntimeError("a bug")

@@ -22,7 +22,7 @@ from agentflow.engine.path import NodeState
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
-__all__ = ["FOLDS"]
+__all__ = ["FOLDS", "show"]
 
 
 def _step_started(state: RunState, data: ev.WorkflowStepStarted, offset: int, ts: int) -> None:
@@ -122,7 +122,7 @@ def _step_completed(state: RunState, data: ev.WorkflowStepCompleted, offset: int
         path.frame.set("last", node.kind.said, data.output)
     if node.kind.keeps_end:
         node.kind.ended(activation, place, data)
-    _show(state, activation, place, "succeeded", outputs, None, data.output, offset)
+    show(state, activation, place, "succeeded", outputs, None, data.output, offset)
     if data.messages is not UNSET:
         messages_sent(state, activation, data, ts)
     elif node.join.takes_tokens:
@@ -168,7 +168,7 @@ def _step_failed(state: RunState, data: ev.WorkflowStepFailed, offset: int, ts: 
     place.excused = handled
     if node.kind.keeps_end:
         node.kind.ended(activation, place, data)
-    _show(state, activation, place, status, outputs, data.error, None, offset)
+    show(state, activation, place, status, outputs, data.error, None, offset)
     if node.out:
         sender_failed(state, activation, data.error)
     if handled and node.join.takes_tokens:
@@ -190,7 +190,7 @@ def _step_skipped(state: RunState, data: ev.WorkflowStepSkipped, offset: int, ts
         return
     state.steps_done["skipped"] += 1
     state.skipped.append(data.step_id)
-    _show(state, activation, place, "skipped", None, None, None, offset)
+    show(state, activation, place, "skipped", None, None, None, offset)
     leave(state, activation, place)
 
 
@@ -288,7 +288,7 @@ def _iteration_ended(state: RunState, activation: Activation) -> None:
         settle(state, outer)
 
 
-def _show(
+def show(
     state: RunState,
     activation: Activation,
     place: NodeState,

@@ -145,6 +145,10 @@ class Kind:
     def link(self, graph: Graph, node: Node) -> None:
         """Compile what depends on the nodes around this one, once the edges of the graph are known."""
 
+    def makes_plain_call(self, node: Node) -> bool:
+        """Return whether all that the node does is one call of a function: `plain_calls` folds it then."""
+        return False
+
     def stops(self, node: Node) -> bool:
         """Return whether a token that comes to this node ends its path although others are still live."""
         return False

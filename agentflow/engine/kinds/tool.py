@@ -59,6 +59,21 @@ class Tool(Kind):
         assert isinstance(spec, ToolNode)
         return None if spec.input is msgspec.UNSET else value_template(spec.input)
 
+    def makes_plain_call(self, node: Node) -> bool:
+        """Return whether the node has no gate, limit, cache, write or message of its own."""
+        spec = node.spec
+        return type(self) is Tool and not (
+            node.has_gate
+            or node.iterates
+            or node.routes
+            or node.writes is not None
+            or node.timeout is not None
+            or node.retry.timeout is not None
+            or spec.cache is not None
+            or spec.approval is not None
+            or spec.budget is not None
+        )
+
     def prepare(self, state: RunState, activation: Activation) -> Prepared | ErrorInfo:
         """Evaluate the parameters."""
         template = activation.node.program

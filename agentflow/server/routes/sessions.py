@@ -49,7 +49,7 @@ def _begun(request: Request, sessions: Sessions, actor: Actor) -> Response:
 async def session_of(request: Request, sessions: Sessions) -> Response:
     """Answer `POST /session` where there are no tokens: a code becomes a cookie."""
     media_of(request.headers.get("content-type"), (JSON,))
-    body = decode_json(await read_body(request), SessionBody)
+    body = decode_json(b"".join(await read_body(request)), SessionBody)
     return _begun(request, sessions, sessions.redeem(body.code or ""))
 
 

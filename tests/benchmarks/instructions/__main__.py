@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.harness import PRODUCT, QUIET, emit
+from tests.benchmarks.instructions import recorded
 from tests.benchmarks.instructions.counters import UNITS, VALGRIND, available, read_dumps
 
 ROOT = Path(__file__).parents[3]
@@ -84,6 +85,7 @@ def main() -> int:
     parser.add_argument("--peers-python", help="not used: no peer is measured")
     parser.add_argument("--full", action="store_true", help="sizes up to 10,000: half an hour under valgrind")
     parser.add_argument("--case", dest="cases", action="append", help='only this one, as "chain 100"')
+    parser.add_argument("--record", action="store_true", help="keep the figures for the tests")
     parser.add_argument("--counter", choices=tuple(UNITS), default=None)
     options = parser.parse_args()
     counter = options.counter or available()
@@ -93,7 +95,10 @@ def main() -> int:
     cases = options.cases or [f"{shape} {size}" for shape, found in sizes.items() for size in found]
     print(f"counted by {counter}", file=sys.stderr)
     try:
-        report(run_subject(counter, cases), UNITS[counter])
+        rows = run_subject(counter, cases)
+        report(rows, UNITS[counter])
+        if options.record and counter == "valgrind":
+            recorded.write({row["case"]: round(row["count"] / row["steps"]) for row in rows})
         if not options.cases:
             report(run_subject("memory", list(PLANS)), "bytes of plan/node")
     except RuntimeError as error:

@@ -79,9 +79,9 @@ FINDINGS = {
         "tests/unit/events/test_hub.py",
     ),
     "calls begin while a run is suspended": _of(
-        "runtime/run_supervisor.py",
-        "                    if self._suspending is None:\n",
-        "                    if True:\n",
+        "runtime/effect_launcher.py",
+        "            if self._run.suspending is None:\n                self._begin",
+        "            if True:\n                self._begin",
         "tests/integration/test_storage_stall.py",
         "tests/integration/test_pauses.py",
     ),

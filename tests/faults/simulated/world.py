@@ -26,8 +26,8 @@ from agentflow.events.log import Append
 from agentflow.events.memory import MemoryLog
 from agentflow.events.owner import Owner
 from agentflow.runtime import Runtime
-from agentflow.runtime.run_supervisor import Wake
 from agentflow.runtime.runs_supervisor import Overdue
+from agentflow.runtime.supervisor_messages import Wake
 
 __all__ = ["BusyLoop", "LifeLog", "SimClock", "World", "intercepting"]
 

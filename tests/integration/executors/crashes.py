@@ -17,7 +17,7 @@ from agentflow.events.log import Append
 from agentflow.events.memory import MemoryLog
 from agentflow.events.rows import RunMeta, StoredEvent
 from agentflow.runtime.executor_actor import ExecutorActor
-from agentflow.runtime.run_supervisor import RunSupervisor
+from agentflow.runtime.run_stepper import RunStepper
 from tests.integration.executors.graphs import Built, outputs
 from tests.integration.support.runs import must_be_sound
 
@@ -101,7 +101,7 @@ async def with_supervisors_killed(
     monkeypatch: Any, make: Callable[[], Built], message: Any, *, answers: Answers | None = None
 ) -> Outcome:
     """Kill the supervisor when it has decided its n-th batch, which is on its way to the log, for every n."""
-    return await _with_kills(monkeypatch, RunSupervisor, "_commit", make, message, answers)
+    return await _with_kills(monkeypatch, RunStepper, "commit", make, message, answers)
 
 
 async def with_actors_killed(

@@ -1,0 +1,243 @@
+"""Plain calls: the most frequent turn of a run, folded as one.
+
+The function of a tool node returns, its step ends, and the steps behind it begin: four events that `decide`
+and `evolve` would find in five rounds. For a plain call (`Kind.makes_plain_call`) in a state where nothing
+else can come first they are made here at once, with the same events and the same state. Where it is not that
+simple nothing is done and the caller asks `decide`. A test compares both on seeded graphs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET
+
+from agentflow.definition.conversation import ToolCall
+from agentflow.definition.failure import ErrorInfo
+from agentflow.engine.agents.progress import ToolRecord
+from agentflow.engine.arrivals import leave, route
+from agentflow.engine.decisions import elapsed_ms, idempotency_key, size_of
+from agentflow.engine.effects import Effect, Release, StartCall
+from agentflow.engine.folds.common import use_tool
+from agentflow.engine.folds.steps import show
+from agentflow.engine.ids import derive
+from agentflow.engine.state import OpenCall, RunState
+from agentflow.events import catalogue as ev
+
+if TYPE_CHECKING:
+    from agentflow.engine.activation import Activation
+
+__all__ = ["complete_plain_call", "has_more"]
+
+
+def complete_plain_call(
+    state: RunState, call_id: str, output: Any, duration_ms: int, now: int, effects: list[Effect]
+) -> list[ev.RunEvent] | None:
+    """Fold the result of a call and what follows from it; return the events and add their effects.
+
+    Returns None, with nothing changed, unless the call is plain and nothing else can come first. More may
+    follow from the state if no slot of the run is taken then.
+    """
+    call = state.calls.get(call_id)
+    if call is None or not call.activation.node.plain_call or not _is_plain(state, now):
+        return None
+    activation = call.activation
+    record = activation.tool
+    if record is None or record.call.id != call_id or activation.path.opener is not None:
+        return None
+    if record.info is None or record.info.output_schema is not None:
+        return None
+    events: list[ev.RunEvent] = []
+    _end(state, activation, record, output, duration_ms, now, events)
+    effects.append(Release(activation.key))
+    while _may_begin(state) and _begin(state, now, events, effects):
+        pass
+    return events
+
+
+def has_more(state: RunState) -> bool:
+    """Return whether `decide` may say something after a plain call; if not, it need not be asked."""
+    return bool(
+        not state.running
+        or state.arrived
+        or state.changed
+        or state.settled
+        or state.root.stopped
+        or (state.ready and state.running < state.max_parallel)
+    )
+
+
+def _is_plain(state: RunState, now: int) -> bool:
+    """Return whether nothing comes before the end of a step whose work is done, or after it but a start."""
+    return not (
+        state.status != "running"
+        or state.has_mail
+        or (state.timers and (state.timers.earliest() or now) <= now)
+        or state.changed
+        or state.settled
+        or state.arrived
+        or state.held_steps
+        or state.denied
+        or state.returning
+        or state.call_queue
+        or state.budget
+        or state.step_budgets
+        or state.has_failed
+        or state.graph.uses_last
+        or state.pipeline is not None
+        or state.cancel_requested is not None
+        or state.root.stopped
+        or now < state.last_ts
+    )
+
+
+def _end(
+    state: RunState,
+    activation: Activation,
+    record: ToolRecord,
+    output: Any,
+    duration_ms: int,
+    now: int,
+    events: list[ev.RunEvent],
+) -> None:
+    """Add and fold `tool.call_completed` and `workflow.step_completed`."""
+    node, path, offset = activation.node, activation.path, state.next_offset + 1
+    size = size_of(output)
+    completed = ev.WorkflowStepCompleted(
+        step_id=node.id,
+        iteration=None,
+        activation=activation.base_key,
+        step_index=node.index,
+        attempt=activation.attempt,
+        path="",
+        visit=activation.visit,
+        clock=activation.clock,
+        superstep=activation.superstep or UNSET,
+        duration_ms=elapsed_ms(activation.started, now),
+        output=output,
+        output_size=size,
+    )
+    events += (
+        ev.ToolCallCompleted(
+            step_id=node.id,
+            iteration=None,
+            activation=activation.base_key,
+            tool_call_id=record.call.id,
+            tool_name=record.name,
+            duration_ms=duration_ms,
+            status="success_no_data" if output is None else "success",
+            output=output,
+            output_size=size,
+        ),
+        completed,
+    )
+    del state.calls[record.call.id]
+    record.state, record.executed, record.output, record.output_size = "done", True, output, size
+    activation.interruptions = 0
+    activation.output, activation.status, activation.result_ready = output, "succeeded", True
+    activation.touched = offset
+    activation.has_slot = False
+    state.running -= 1
+    del state.activations[activation.key]
+    del state.open[activation.key]
+    state.next_offset, state.last_ts = offset + 1, now
+    state.steps_done["succeeded"] += 1
+    place = path.nodes[node.id]
+    show(
+        state,
+        activation,
+        place,
+        "succeeded",
+        {"status": "success", "result": output},
+        None,
+        output,
+        offset,
+    )
+    if node.join.takes_tokens:
+        route(state, activation, "next", output)
+    leave(state, activation, place)
+
+
+def _may_begin(state: RunState) -> bool:
+    return bool(
+        state.ready
+        and state.running < state.max_parallel
+        and not (state.arrived or state.changed or state.settled or state.root.stopped)
+    )
+
+
+def _begin(state: RunState, now: int, events: list[ev.RunEvent], effects: list[Effect]) -> bool:
+    """Add and fold `workflow.step_started` and `tool.call_started` of the activation whose turn it is; return
+    False, with nothing changed, if `decide` has to be asked about it."""
+    activation = state.ready.sole() or next(state.ready.in_turn())
+    node, path = activation.node, activation.path
+    if not node.plain_call or path.opener is not None or state.clock >= state.graph.max_steps:
+        return False
+    tools = state.bindings.of(node.id).tools
+    info = next(iter(tools.values()), None)
+    if info is None or not info.self_checked or info.needs_approval:
+        return False
+    prepared = node.kind.prepare(state, activation)
+    if isinstance(prepared, ErrorInfo) or prepared.input.__class__ is not dict:
+        return False
+    input = prepared.input
+    taken, offset = activation.taken, state.next_offset
+    call_id = derive("call_", now, state.workflow_id, activation.key)
+    name = next(iter(tools))
+    events += (
+        ev.WorkflowStepStarted(
+            step_id=node.id,
+            iteration=None,
+            activation=activation.base_key,
+            step_index=node.index,
+            attempt=activation.attempt,
+            path="",
+            visit=activation.visit,
+            clock=state.clock,
+            superstep=activation.superstep or UNSET,
+            kind=node.kind.name,
+            input=input,
+            depends_on=node.dependencies or UNSET,
+            sources=UNSET if taken is None else taken.sources or UNSET,
+            missing=UNSET if taken is None else taken.missing or UNSET,
+        ),
+        ev.ToolCallStarted(
+            step_id=node.id,
+            iteration=None,
+            activation=activation.base_key,
+            tool_call_id=call_id,
+            tool_name=name,
+            service=info.service,
+            parameters=input,
+            agent_name=None,
+            side_effect=info.side_effect,
+            idempotency_key=idempotency_key(state, activation, call_id),
+        ),
+    )
+    place = path.nodes[node.id]
+    state.ready.remove(activation, place)
+    path.steps += 1
+    if place.visits <= activation.visit:
+        place.visits = activation.visit + 1
+    place.attempt, place.next_attempt, place.status = activation.attempt, 1, "running"
+    activation.status, activation.phase, activation.input = "running", "open", input
+    activation.started = activation.attempt_started = now
+    activation.first_offset, activation.touched = offset, offset + 1
+    activation.clock = state.clock
+    state.clock += 1
+    state.open[activation.key] = activation
+    state.ready.last_slot = node.index
+    activation.has_slot = True
+    state.running += 1
+    record = activation.tool = ToolRecord(ToolCall(id=call_id, name=name, arguments=""), name)
+    record.info, record.parameters, record.safe = info, input, info.safe
+    record.state, record.tries = "open", 1
+    activation.tool_calls += 1
+    activation.due_at = None
+    use_tool(state, activation)
+    if not info.safe:
+        activation.unsafe = True
+    state.calls[call_id] = OpenCall("tool", call_id, activation, offset + 1)
+    state.next_offset = offset + 2
+    effects.append(StartCall(call_id))
+    return True

@@ -1,0 +1,258 @@
+"""RunStepper: folds what happened to a run, decides what follows, and appends it all as one batch.
+
+The only part of a RunSupervisor that changes the state of its run, and always by `evolve`. Nothing here
+executes an effect: those wait in the outbox with their batch. Used by that actor alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from actors import Context
+from agentflow import engine
+from agentflow.engine.decisions import Decisions
+from agentflow.engine.effect_replay import Replayer
+from agentflow.engine.effects import EFFECTFUL
+from agentflow.engine.state import RunState
+from agentflow.events import catalogue as ev
+from agentflow.events.tracing import RunTracer
+from agentflow.runtime.clock import Clock, monotonic_of
+from agentflow.runtime.command_handlers import Done, Refusal
+from agentflow.runtime.event_bus import Commit
+from agentflow.runtime.log_replay import Fold
+from agentflow.runtime.outside_lookups import OutsideLookups
+from agentflow.runtime.recorded_answers import RecordedAnswers
+from agentflow.runtime.run_launch import RunLaunch
+from agentflow.runtime.run_outbox import Batch, RunOutbox
+from agentflow.runtime.supervisor_messages import Suspend, Wake
+
+if TYPE_CHECKING:
+    from agentflow.events.log import EventLog
+    from agentflow.runtime.commit_watch import CommitWatch
+    from agentflow.runtime.edge_judge import EdgeJudge
+    from agentflow.runtime.permanent_actor import PermanentActor
+    from agentflow.runtime.result_cache import KeepResult
+    from agentflow.runtime.shared_store import SharedStore
+
+__all__ = ["RunStepper", "Settle"]
+
+Settle = Callable[[Done | Refusal], object]
+
+_QUESTIONS = frozenset({engine.Lookup, engine.Probe, engine.BindGraph, engine.StoreAccess, engine.Judgement})
+
+
+class RunStepper:
+    """State of one run, and the batches of it that are on their way to the log."""
+
+    __slots__ = (
+        "_armed_for",
+        "_replies",
+        "_results",
+        "after_advance",
+        "clock",
+        "ctx",
+        "decided_at",
+        "edges",
+        "effects",
+        "launch",
+        "launch_early",
+        "monotonic",
+        "outbox",
+        "outside",
+        "recorded",
+        "state",
+        "suspending",
+        "tracer",
+        "watch",
+    )
+
+    def __init__(
+        self,
+        ctx: Context,
+        launch: RunLaunch,
+        bus: PermanentActor,
+        log: EventLog,
+        clock: Clock,
+        store: SharedStore | None,
+    ) -> None:
+        self.ctx = ctx
+        self.launch = launch
+        self.clock = clock
+        self.monotonic = monotonic_of(clock)
+        run_id, replay = launch.workflow_id, launch.replay
+        fold = launch.take_fold()
+        if fold is None or replay is not None:  # a Replayer has to see all events
+            fold = Fold(RunState(run_id, launch.plan, launch.bindings), RunTracer(run_id), 0)
+        self.state, self.tracer = fold.state, fold.tracer
+        self.outbox = RunOutbox(bus)
+        self.outside = OutsideLookups(self, log, store)
+        self.recorded: RecordedAnswers | None = None
+        """Of a run that is a replay of another one."""
+        if replay is not None:
+            self.recorded = RecordedAnswers(self, Replayer(replay.recording, replay.policy, launch.plan))
+        self.edges: EdgeJudge
+        self.watch: CommitWatch
+        self.launch_early: Callable[[Batch], None]
+        """Called with each batch that was sent. These three are set by the supervisor."""
+        self.effects: list[engine.Effect] = []
+        """Of the events that are not on their way to the log yet."""
+        self.suspending: Suspend | None = None
+        """Set while the run is being parked: nothing is decided any more."""
+        self.decided_at = -1
+        """The time at which `decide` last had nothing more to say (µs)."""
+        self.after_advance: Callable[[], None] | None = None
+        """Called at the end of each `advance`, while something waits for a change of the state."""
+        self._armed_for: int | None = None
+        self._replies: deque[tuple[int, Settle]] = deque()
+        self._results: list[KeepResult] = []
+
+    def now(self) -> int:
+        """Return the wall time, with the state moved by the step that the clock may have made."""
+        now = self.clock.now()
+        self.launch.timeline.move(self.state, now, self.monotonic)
+        if self.recorded is not None:
+            self.recorded.replayer.align(self.state, now)
+        return now
+
+    def advance(self, decisions: Decisions) -> None:
+        """Apply what happened and what follows from it, and append it all as one batch."""
+        now = self.now()
+        first = self.state.next_offset
+        events: list[ev.RunEvent] = []
+        self.record(decisions, events, now)
+        self.decide(events, now)
+        self._append(first, events, now)
+
+    def complete_call(self, call_id: str, output: Any, duration_ms: int) -> None:
+        """Apply the result of a call, and append it with what follows from it as one batch."""
+        outside = self.outside
+        if not (self.recorded or outside.found or outside.keeps_results or self.launch.queued):
+            now, first = self.now(), self.state.next_offset
+            events = None
+            if self.suspending is None:
+                events = engine.complete_plain_call(
+                    self.state, call_id, output, duration_ms, now, self.effects
+                )
+            if events is not None:
+                if engine.has_more(self.state):
+                    self.decide(events, now)
+                self.decided_at = now
+                self._append(first, events, now)
+                return
+        now, draw = self.now(), self.clock.draw()
+        self.advance(engine.tool_completed(self.state, call_id, output, duration_ms, now=now, draw=draw))
+
+    def _append(self, first: int, events: list[ev.RunEvent], now: int) -> None:
+        """Send a batch to the log, if there is any, and see to what may go on."""
+        if events:
+            self.commit(first, events, now)
+        if not self.outbox:
+            self.outside.ask_store(self.state.next_offset)
+        self.arm_wake_timer(now)
+        if self.recorded is not None and not self.outbox:
+            self.recorded.serve_next()
+        if self.after_advance is not None:
+            self.after_advance()
+
+    def decide(self, events: list[ev.RunEvent], now: int) -> None:
+        """Add to `events` what follows from the state, until nothing more does."""
+        if self.suspending is not None:
+            return
+        state, outside = self.state, self.outside
+        # Without a place nothing begins, but what is too late is.
+        if self.launch.queued:
+            while decided := engine.expire(state, now):
+                self.record(decided, events, now)
+        else:
+            while decided := engine.decide(state, now, outside.found):
+                if decided[0].__class__ in _QUESTIONS:
+                    outside.ask(decided[0])
+                else:
+                    self.record(decided, events, now)
+                    outside.forget_judgements()
+        self.decided_at = now
+
+    def record(self, decisions: Decisions, events: list[ev.RunEvent], now: int) -> None:
+        """Fold these decisions and add them to `events`; their effects wait for the commit."""
+        state, outside = self.state, self.outside
+        evolve, effect_of = engine.evolve, engine.effect_of
+        replayer = None if self.recorded is None else self.recorded.replayer
+        for data in decisions:
+            if data.__class__ is ev.ApprovalRequested:
+                outside.found.pop(data.activation, None)  # looked at again when it starts
+            if outside.keeps_results and data.__class__ is ev.WorkflowStepCompleted:
+                kept = outside.result_to_keep(data)
+                if kept is not None:
+                    self._results.append(kept)
+            if replayer is not None:
+                data = replayer.mark(state, data)
+                replayer.take(data, state.next_offset, now)
+            evolve(state, data, state.next_offset, now)
+            if replayer is not None:
+                replayer.credit(state, data)
+            if data.__class__ in EFFECTFUL and (effect := effect_of(data)) is not None:
+                self.effects.append(effect)
+            events.append(data)
+
+    def commit(self, first: int, events: list[ev.RunEvent], now: int) -> None:
+        """Send a batch that begins at offset `first` to the log, with the effects gathered so far."""
+        state, launch = self.state, self.launch
+        started = launch.started if first == 0 else None
+        commit = Commit(
+            workflow_id=state.workflow_id,
+            epoch=launch.epoch,
+            expected=first,
+            ts=now,
+            events=tuple(events),
+            tracer=self.tracer,
+            state=state.status,
+            name=state.name if started else None,
+            definition_hash=started.definition.hash if started else None,
+            labels=launch.labels if started else {},
+        )
+        results, self._results = self._results, []
+        batch = Batch(commit, self.effects, results)
+        self.effects = []
+        self.outbox.put(batch)
+        self.watch.batch_sent()
+        if first:  # before that nothing of the run is durable
+            self.launch_early(batch)
+
+    def interrupted(self, now: int, *, stopped: bool = False) -> Decisions:
+        """Return the ends of the calls that no process makes any more."""
+        closed = engine.interrupted(self.state, now, stopped=stopped)
+        return closed if self.recorded is None else self.recorded.without_served(closed)
+
+    # -- what waits for the log -------------------------------------------------------------------
+
+    def reply_when_durable(self, settle: Settle) -> None:
+        """Settle with Done once the event that is decided next is durable."""
+        self._replies.append((self.state.next_offset, settle))
+
+    def settle_replies(self, offset: int) -> None:
+        """Give the replies that waited for the events up to `offset`."""
+        while self._replies and self._replies[0][0] <= offset:
+            at, settle = self._replies.popleft()
+            settle(Done(offset=at, changed=True))
+
+    # -- time -------------------------------------------------------------------------------------
+
+    def arm_wake_timer(self, now: int) -> None:
+        """Set the timer of the next deadline ahead.
+
+        `decide` has just seen all that have passed: one that is left moves nothing now (the run has ended, is
+        paused or is being cancelled), so that waking up for it again would only spin.
+        """
+        state = self.state
+        if not state.timers or state.terminal or self.launch.queued:
+            return
+        due = engine.next_due(state, now)
+        if due is not None and due != self._armed_for:
+            self._armed_for = due
+            self.ctx.timers.start("wake", (due - now) / 1e6, Wake())
+
+    def woken(self) -> None:
+        """Note that the timer of the next deadline has fired."""
+        self._armed_for = None
