@@ -396,6 +396,8 @@ class ReadModel:
         """Return a projection of a run that has taken no event yet."""
         rows = await self.log.read(workflow_id, 0, 1)
         begin = _started(workflow_id, await decode_page(rows))
+        from agentflow.records.projection import RunProjection
+
         return RunProjection(workflow_id, await self._graph(begin.ir_hash))
 
     async def project(self, found: RunProjection, event: Event[Any]) -> None:
