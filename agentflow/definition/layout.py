@@ -122,7 +122,7 @@ def _place(workflow: Workflow, prefix: str, ways: Mapping[str, Sequence[DrawnWay
         path, kind, graph = prefix + node.id, kind_of(node), inner_of(node)
         width = min(max(len(node.id) * _CHARACTER + _PADDING, _MIN_WIDTH), _MAX_WIDTH)
         height = _NODE_HEIGHT
-        if kind.name in ("start", "end"):
+        if kind.shape == "oval":
             width, height = _EDGE_OF_RUN
         if graph is not None:
             inner[path] = found = _place(graph, f"{path}/", ways)

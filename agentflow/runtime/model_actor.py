@@ -41,6 +41,9 @@ from agentflow.runtime.model_calls import (
 __all__ = ["ModelActor"]
 
 
+_SHORTEST_WAIT_S = 0.001
+
+
 class ModelActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
     """Makes single attempts; whether a failed call is made again is decided by the engine."""
 
@@ -88,7 +91,8 @@ class ModelActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
         wait = limits.wait(tokens, now)
         if wait <= 0 and limits.refused(now) is None:
             self._admitted[call.call_id] = limits.begin(tokens, now)
-        return wait
+        # Clocks count microseconds: what is left below one would be asked about again and again.
+        return wait if wait <= 0 else max(wait, _SHORTEST_WAIT_S)
 
     def leave(self, call: CallModel) -> None:
         """Count a call that ended before it was noted how."""

@@ -533,10 +533,11 @@ SHOWN_BY = {
     "pause definition_unavailable": test_a_workflow_in_python_without_its_code,
     "pause drain": test_a_daemon_that_drained,
     "pause failure": test_each_action_of_a_held_step,
+    "pause operator": test_operator_pause,
     "pause quota": test_quota_without_a_time,
     "pause reason": test_operator_pause,
     "pause recovery_limit": test_a_supervisor_that_keeps_dying,
-    "pause self._suspending.reason": test_a_daemon_that_drained,
+    "pause run.suspending.reason": test_a_daemon_that_drained,
     "pause storage": None,  # the event of a pause that is over
     "wait _WAITS_FOR": test_a_timer_of_the_next_minute_is_followed,  # debounce and throttle arm a timer
     "wait approval": test_approval_of_a_step,

@@ -143,7 +143,7 @@ def test_the_first_byte_has_the_limit_of_the_profile_and_none_on_this_machine() 
 
 def test_a_profile_can_set_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = ModelProfile(first_byte_timeout=600.0)
-    monkeypatch.setattr("agentflow.models.streamed.known_profile", lambda provider, model, kind: slow)
+    monkeypatch.setattr("agentflow.models.streamed.known_profile", lambda *_, **__: slow)
     assert limit_of(OpenAIProvider(api_key="k")) == 600.0
 
 
