@@ -256,17 +256,18 @@ class TestDyingActors:
     async def test_the_bus_fails_at_one_batch(self, monkeypatch):
         from agentflow.runtime import event_bus
 
-        real, left = event_bus.envelopes, [2]  # the second batch
+        real, left = event_bus.UnsealedBatch, [2]  # the second batch
 
-        def envelopes(*args, **more):
+        def unsealed(*args, **more):
             left[0] -= 1
             if left[0] == 0:
                 raise RuntimeError("a bug")
             return real(*args, **more)
 
-        monkeypatch.setattr(event_bus, "envelopes", envelopes)
+        monkeypatch.setattr(event_bus, "UnsealedBatch", unsealed)
         async with Runtime(models=[ScriptedModel(lambda r: "ok")], grace=0.1) as runtime:
             assert (await settled(await runtime.submit(agents("x"), "go"))).state == "completed"
+        assert left[0] <= 0
 
     async def test_the_actor_of_a_service_under_a_tool_node(self):
         gate = Gate(side_effect="none")
