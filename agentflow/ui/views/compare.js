@@ -43,7 +43,7 @@ export async function show({ root, path, signal, setTitle }) {
     const row = h(
       "tr",
       { class: `${differs.length ? "differs" : ""}${is ? " first-difference" : ""}` },
-      h("th", { scope: "row" }, h("button", { type: "button", class: "link", onclick: () => open(key, left, right) }, key), is ? h("span", { class: "tag" }, "first difference") : null),
+      h("th", { scope: "row" }, h("button", { type: "button", class: "link", onclick: () => open(key, left, right) }, key), is ? [" ", h("span", { class: "tag" }, "first difference")] : null),
       h("td", null, left ? badge(left.state) : "–"),
       h("td", { class: "number" }, duration(left?.duration_ms)),
       h("td", null, right ? badge(right.state) : "–"),
@@ -90,11 +90,17 @@ function whole(title, pair) {
 
 /** @param {string} sign @param {any} record */
 function side(sign, record) {
+  const facts = [
+    when(record.created_at),
+    duration(record.duration_ms),
+    `${count(tokens(record.usage))} tokens`,
+    money(record.usage.cost_usd) || "no price",
+  ];
   return h(
     "section",
     { class: "panel" },
     h("h2", null, `${sign} `, h("a", { href: `#/runs/${encodeURIComponent(record.workflow_id)}` }, record.workflow_id)),
-    h("p", null, badge(record.state), ` ${when(record.created_at)} · ${duration(record.duration_ms)} · ${count(tokens(record.usage))} tokens · ${money(record.usage.cost_usd) || "no price"}`),
+    h("p", null, badge(record.state), ` ${facts.filter(Boolean).join(" · ")}`),
   );
 }
 
