@@ -191,6 +191,8 @@ async def test_the_latest_request_is_that_of_the_caller(tmp_path: Path):
         theirs = (await requests.submit("workflow: y", review=True, by="ann")).run
         assert mine is not None
         assert theirs is not None
+        await mine.rest()  # for the review; one that is at work is no request that waits to go on
+        await theirs.rest()
         assert await requests.latest("local") == mine.workflow_id
         assert await requests.latest("ann") == theirs.workflow_id
         with pytest.raises(CommandRefused) as refused:
