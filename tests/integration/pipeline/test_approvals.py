@@ -22,7 +22,7 @@ from agentflow.pipeline.settings import PipelineSettings
 from agentflow.testing import call
 from agentflow.tools import Service, ToolContext, function
 from agentflow.tools.toolsets.registry import ToolsetRegistry
-from tests.integration.pipeline.support import Desk, done, model_of, plan, requests_of, step
+from tests.integration.pipeline.support import Desk, done, model_of, normalized, plan, requests_of, step
 from tests.integration.support.runs import log_of, must_be_sound
 from tests.integration.virtual import LoopClock
 from tests.unit.server.kit import serving, tokens
@@ -184,15 +184,14 @@ async def test_a_token_without_the_scope_approves_nothing(tmp_path: Path):
 
 
 async def test_the_latest_request_is_that_of_the_caller(tmp_path: Path):
-    model = model_of([plan(step("a"))] * 2, normal=[])
+    model = model_of([plan(step("a"))] * 2, normal=[normalized()] * 2)
     async with Runtime(models=[model]) as runtime:
         requests = requests_of(runtime, tmp_path)
         mine = (await requests.submit("workflow: x", review=True, by="cli")).run
         theirs = (await requests.submit("workflow: y", review=True, by="ann")).run
         assert mine is not None
         assert theirs is not None
-        await mine.rest()  # for the review; one that is at work is no request that waits to go on
-        await theirs.rest()
+        assert {(await run.rest()).state for run in (mine, theirs)} == {"waiting"}  # for the review
         assert await requests.latest("local") == mine.workflow_id
         assert await requests.latest("ann") == theirs.workflow_id
         with pytest.raises(CommandRefused) as refused:
