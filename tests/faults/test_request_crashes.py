@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 
 from tests.integration.pipeline.test_crashes import cut_and_go_on
-from tests.integration.pipeline.test_killed_process import kill_and_go_on, whole
-
-_PARTS = 8
-"""Offsets are shared out, so that each part ends well within its time on a busy machine."""
-
+from tests.integration.pipeline.test_killed_process import Launcher, kill_and_go_on, launcher, whole
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,8 +22,7 @@ async def test_behind_every_event_another_process_goes_on_and_repeats_nothing(tm
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("first", range(_PARTS))
-def test_a_process_is_killed_behind_every_event(first: int, tmp_path: Path):
-    wanted, types = whole(tmp_path / "whole")
-    for offset in range(first, len(types) - 1, _PARTS):
-        kill_and_go_on(tmp_path / str(offset), offset, wanted)
+def test_a_process_is_killed_behind_every_event(launcher: Launcher, tmp_path: Path):
+    wanted, types = whole(launcher, tmp_path / "whole")
+    for offset in range(len(types) - 1):
+        kill_and_go_on(launcher, tmp_path / str(offset), offset, wanted)

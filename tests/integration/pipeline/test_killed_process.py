@@ -7,20 +7,48 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from agentflow.events.open import open_log
 from tests.integration.support.runs import must_be_sound
 
 
-def _start(folder: Path, offset: int, *run: str) -> subprocess.CompletedProcess[bytes]:
-    folder.mkdir(exist_ok=True)
-    words = [sys.executable, "-m", "tests.integration.support.killed_request", str(folder), str(offset), *run]
-    env = {**os.environ, "AGENTFLOW_MODEL": "scripted:m", "XDG_DATA_HOME": str(folder / "data")}
-    return subprocess.run(words, env=env, capture_output=True, timeout=60, check=False)
+class Launcher:
+    """Starts processes that work on the request, each with the exit code it ended by."""
+
+    def __init__(self) -> None:
+        words = [sys.executable, "-m", "tests.integration.support.killed_request"]
+        env = {**os.environ, "AGENTFLOW_MODEL": "scripted:m"}
+        self._server = subprocess.Popen(
+            words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def start(self, folder: Path, offset: int, run: str | None = None) -> int:
+        """Work in a folder until the run ends, or the process is killed behind an event."""
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        order = {"folder": str(folder), "offset": offset, "run": run}
+        self._server.stdin.write(msgspec.json.encode(order).decode() + "\n")
+        return int(self._server.stdout.readline())
+
+    def close(self) -> None:
+        self._server.communicate()
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[Launcher]:
+    found = Launcher()
+    yield found
+    found.close()
+
+
+def _answer(folder: Path) -> dict[str, Any]:
+    return msgspec.json.decode((folder / "answer").read_bytes())
 
 
 def _events(folder: Path) -> list[Any]:
@@ -39,23 +67,20 @@ def _done(events: list[Any]) -> list[str]:
     return [name.removeprefix("execute/") for name in ends if name.startswith("execute/")]
 
 
-def whole(folder: Path) -> tuple[dict[str, Any], list[str]]:
+def whole(launcher: Launcher, folder: Path) -> tuple[dict[str, Any], list[str]]:
     """What the request comes to if nothing is killed, and the types of its events."""
-    ended = _start(folder, -1)
-    assert ended.returncode == 0, ended.stderr.decode()
-    return msgspec.json.decode(ended.stdout), [e.type for e in _events(folder)]
+    assert launcher.start(folder, -1) == 0
+    return _answer(folder), [e.type for e in _events(folder)]
 
 
-def kill_and_go_on(folder: Path, offset: int, wanted: dict[str, Any]) -> None:
+def kill_and_go_on(launcher: Launcher, folder: Path, offset: int, wanted: dict[str, Any]) -> None:
     """Kill the process behind an event; what follows repeats nothing that is recorded."""
-    killed = _start(folder, offset)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    assert launcher.start(folder, offset) == -signal.SIGKILL
     before = _events(folder)
     assert before[-1].offset >= offset
     calls = (folder / "calls").read_text().split() if (folder / "calls").exists() else []
-    went_on = _start(folder, -1, "wf_killed")
-    assert went_on.returncode == 0, went_on.stderr.decode()
-    found = msgspec.json.decode(went_on.stdout)
+    assert launcher.start(folder, -1, "wf_killed") == 0
+    found = _answer(folder)
     assert found["final"] == wanted["final"], f"killed behind {before[-1].type} at {offset}"
     after = (folder / "calls").read_text().split()
     for step in _done(before):
@@ -70,10 +95,10 @@ def kill_and_go_on(folder: Path, offset: int, wanted: dict[str, Any]) -> None:
     assert found["asked"][2] <= 2 * (3 - len(_done(before)))
 
 
-def test_a_killed_process_repeats_no_step_that_is_done(tmp_path: Path):
-    wanted, types = whole(tmp_path / "whole")
+def test_a_killed_process_repeats_no_step_that_is_done(launcher: Launcher, tmp_path: Path):
+    wanted, types = whole(launcher, tmp_path / "whole")
     assert [s["status"] for s in wanted["final"]["steps"]] == ["done"] * 3
     events = _events(tmp_path / "whole")
     first = next(e.offset for e in events if e.type == "workflow.step_completed" and e.step == "execute/a")
     for name, offset in (("step", first), ("executed", types.index("plan.executed"))):
-        kill_and_go_on(tmp_path / name, offset, wanted)
+        kill_and_go_on(launcher, tmp_path / name, offset, wanted)

@@ -1,14 +1,17 @@
-"""A request of five stages in a process of its own, killed by itself right behind the commit of one event.
+"""Requests of five stages in processes of their own, each killed by itself right behind the commit of one event.
 
-`python -m tests.integration.support.killed_request FOLDER OFFSET [RUN]`: a new run, or RUN goes on; OFFSET -1
-kills nothing. Every call of a function is a line of FOLDER/calls. Prints at its end the
-final output with how often the model was asked, as JSON.
+`python -m tests.integration.support.killed_request` reads lines {folder, offset, run} and forks a process for
+each, so that imports are paid for once: a new run if `run` is null, or that run goes on; offset -1 kills
+nothing. Every call of a function is a line of FOLDER/calls. A process that ends leaves the final output, with
+how often the model was asked, in FOLDER/answer as JSON. The exit code of each is a line of standard output.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +82,37 @@ async def main(folder: Path, run_id: str | None) -> None:
         result = await run.result(raise_on_failure=False)
     counts = [asked(model, stage) for stage in (NORMALIZER, PLANNER, DELEGATE)]
     answer = {"final": result.output["final_output"], "asked": counts}
-    sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
+    (folder / "answer").write_bytes(msgspec.json.encode(answer))
+
+
+def _run(folder: Path, offset: int, run_id: str | None) -> None:
+    """Do the work of one forked process, which never returns to the loop of `serve`."""
+    code = 1
+    try:
+        os.environ["XDG_DATA_HOME"] = str(folder / "data")
+        (folder / "work").mkdir(parents=True, exist_ok=True)
+        if offset >= 0:
+            kill_behind(offset)
+        asyncio.run(main(folder, run_id))
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def serve() -> None:
+    """Fork a process for each line of standard input, one after another."""
+    for line in sys.stdin:
+        order = msgspec.json.decode(line)
+        pid = os.fork()
+        if pid == 0:
+            _run(Path(order["folder"]), order["offset"], order["run"])
+        _, status = os.waitpid(pid, 0)
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    place, offset = Path(sys.argv[1]), int(sys.argv[2])
-    (place / "work").mkdir(exist_ok=True)
-    if offset >= 0:
-        kill_behind(offset)
-    asyncio.run(main(place, sys.argv[3] if len(sys.argv) > 3 else None))
+    serve()
