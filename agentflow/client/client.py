@@ -286,6 +286,7 @@ class Client(Reading):
         options: Mapping[str, Any] | None = None,
         budget: Mapping[str, Any] | None = None,
         labels: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
     ) -> str:
         """Bind a template of the daemon and begin its run; return its id."""
         body = {
@@ -297,7 +298,8 @@ class Client(Reading):
             "labels": labels,
         }
         path = f"/templates/{quote(name, safe='')}/runs"
-        return (await self._ask("POST", path, RunRecord, body=_given(body))).workflow_id
+        headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+        return (await self._ask("POST", path, RunRecord, body=_given(body), headers=headers)).workflow_id
 
     async def templates(self) -> TemplateList:
         """The templates of the daemon, and what is wrong with files that are none."""

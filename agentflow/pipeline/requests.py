@@ -15,7 +15,7 @@ from agentflow.definition.diagnostics import did_you_mean
 from agentflow.definition.plan_checks import check_plan
 from agentflow.definition.plan_compiler import STEP_TIMEOUT_S
 from agentflow.definition.run_options import step_policy
-from agentflow.definition.stage_schemas import Activation, Matched, to_value
+from agentflow.definition.stage_schemas import Activation, Matched, read, to_value
 from agentflow.definition.toolsets import ToolEntry, Toolset, Toolsets
 from agentflow.errors import CommandRefused, ConfigurationError, DefinitionError, InvalidOptions
 from agentflow.models import ModelResolutionError
@@ -109,10 +109,20 @@ class Requests:
 
         `mode`: `workflow` skips the judgement, `direct` never begins a pipeline. `answer`: a text that asks
         for no workflow is answered by a run of one agent. `options` are those of every run with `on_approval`
-        wait|skip and `on_blocked` wait|finish.
+        wait|skip and `on_blocked` wait|finish. The same words with the same `idempotency_key` or `workflow_id`
+        give the first run, whatever toolsets, settings and delegate have become since.
 
         Raises MessageLength, ConfigurationError, and as `Runtime.submit`; nothing is stored then.
         """
+        asked: dict[str, Any] = {
+            **{"message": message, "mode": mode, "review": review, "answer": answer},
+            **_asked(workspace, options, budget, labels),
+        }
+        known = await self.runtime.find_repeat(
+            asked, workflow_id=workflow_id, idempotency_key=idempotency_key
+        )
+        if known is not None:
+            return Accepted(await self._activation_of(known.workflow_id) or self.classify(message), known)
         found = self.classify(message, review=review)
         if mode == "workflow" and found.trigger != "explicit_prefix":
             found = Activation(
@@ -130,7 +140,7 @@ class Requests:
             run = None
             if answer:
                 run = await self._answer(
-                    message, options, budget, labels, workflow_id, idempotency_key, by, trusted
+                    message, options, budget, labels, workflow_id, idempotency_key, asked, by, trusted
                 )
             return Accepted(found, run)
         run = await self._begin(
@@ -144,6 +154,7 @@ class Requests:
             labels=labels,
             workflow_id=workflow_id,
             idempotency_key=idempotency_key,
+            asked=asked,
             by=by,
             trusted=trusted,
         )
@@ -167,6 +178,39 @@ class Requests:
     ) -> RunHandle[Any]:
         """Begin a run of a plan that is there already, as that of a template: no model is asked for stages 1
         and 2. Raises DefinitionError with every problem of the plan."""
+        asked: dict[str, Any] = {
+            **{"plan": dict(plan), "context": dict(context or {}), "template": template, "review": review},
+            **_asked(workspace, options, budget, labels),
+        }
+        known = await self.runtime.find_repeat(
+            asked, workflow_id=workflow_id, idempotency_key=idempotency_key
+        )
+        return known or await self._begin_plan(
+            plan,
+            asked,
+            context=context,
+            template=template,
+            review=review,
+            workspace=workspace,
+            options=options,
+            budget=budget,
+            labels=labels,
+            workflow_id=workflow_id,
+            idempotency_key=idempotency_key,
+            by=by,
+            trusted=trusted,
+        )
+
+    async def _begin_plan(
+        self,
+        plan: Mapping[str, Any],
+        asked: Mapping[str, Any],
+        *,
+        context: Mapping[str, Any] | None,
+        template: str | None,
+        review: bool,
+        **more: Any,
+    ) -> RunHandle[Any]:
         checked = check_plan(
             plan,
             Toolsets(self.toolsets),
@@ -193,20 +237,7 @@ class Requests:
             user_input=summary,
         )
         given: dict[str, Any] = {"normalized_request": normalized, "plan": dict(plan)}
-        return await self._begin(
-            activation,
-            summary,
-            given=given,
-            template=template,
-            workspace=workspace,
-            options=options,
-            budget=budget,
-            labels=labels,
-            workflow_id=workflow_id,
-            idempotency_key=idempotency_key,
-            by=by,
-            trusted=trusted,
-        )
+        return await self._begin(activation, summary, given=given, template=template, asked=asked, **more)
 
     async def run_template(
         self,
@@ -214,24 +245,47 @@ class Requests:
         inputs: Mapping[str, Any],
         *,
         review: bool = False,
+        workspace: str | None = None,
         options: Mapping[str, Any] | None = None,
-        **more: Any,
+        budget: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+        workflow_id: str | None = None,
+        idempotency_key: str | None = None,
+        by: str = "local",
+        trusted: bool = True,
     ) -> RunHandle[Any]:
-        """Bind a template and begin its run; `more` as for `submit_plan`.
+        """Bind a template and begin its run; a repeat gives the first run as it does for `submit`, whatever
+        has become of the template.
 
         Raises TemplateNotFound, and DefinitionError with every problem of inputs and plan.
         """
+        asked: dict[str, Any] = {
+            **{"template": name, "inputs": dict(inputs), "review": review},
+            **_asked(workspace, options, budget, labels),
+        }
+        known = await self.runtime.find_repeat(
+            asked, workflow_id=workflow_id, idempotency_key=idempotency_key
+        )
+        if known is not None:
+            return known
         stored = await asyncio.to_thread(self.templates.get, name)
         bound = bind(stored.template, inputs, toolsets=Toolsets(self.toolsets))
         merged: dict[str, Any] = {**bound.options, **(options or {})}
         is_reviewed = merged.pop("review", False) is True or review
-        return await self.submit_plan(
+        return await self._begin_plan(
             bound.plan,
+            asked,
             context=bound.context,
             template=stored.template.name,
             review=is_reviewed,
+            workspace=workspace,
             options=merged,
-            **more,
+            budget=budget,
+            labels=labels,
+            workflow_id=workflow_id,
+            idempotency_key=idempotency_key,
+            by=by,
+            trusted=trusted,
         )
 
     async def import_run(
@@ -243,6 +297,12 @@ class Requests:
 
         Raises DefinitionError with every problem of the plan, RunExists, ConfigurationError.
         """
+        own_id = line.workflow_id if is_run_id(line.workflow_id) else None
+        key = f"import {line.workflow_id}"
+        asked: dict[str, Any] = {"import": msgspec.to_builtins(line), "workspace": workspace}
+        known = await self.runtime.find_repeat(asked, workflow_id=own_id, idempotency_key=key)
+        if known is not None:
+            return known
         given: dict[str, Any] = {}
         if line.normalized_request is not None:
             given["normalized_request"] = line.normalized_request
@@ -272,8 +332,9 @@ class Requests:
             options=None,
             budget=None,
             labels={"imported_from": line.workflow_id},
-            workflow_id=line.workflow_id if is_run_id(line.workflow_id) else None,
-            idempotency_key=f"import {line.workflow_id}",
+            workflow_id=own_id,
+            idempotency_key=key,
+            asked=asked,
             by=by,
             trusted=True,
             imported=line.workflow_id,
@@ -307,6 +368,7 @@ class Requests:
         labels: Mapping[str, str] | None,
         workflow_id: str | None,
         idempotency_key: str | None,
+        asked: Mapping[str, Any],
         by: str,
         trusted: bool,
         imported: str | None = None,
@@ -344,6 +406,7 @@ class Requests:
             options=of_run,
             budget=budget,
             idempotency_key=idempotency_key,
+            asked=asked,
             by=by,
             trusted=trusted,
         )
@@ -387,6 +450,7 @@ class Requests:
         labels: Mapping[str, str] | None,
         workflow_id: str | None,
         idempotency_key: str | None,
+        asked: Mapping[str, Any],
         by: str,
         trusted: bool,
     ) -> RunHandle[Any]:
@@ -401,9 +465,26 @@ class Requests:
             options=_split(options)[1],
             budget=budget,
             idempotency_key=idempotency_key,
+            asked=asked,
             by=by,
             trusted=trusted,
         )
+
+    async def _activation_of(self, workflow_id: str) -> Activation | None:
+        """Return how the text of a run was judged; None for a run that only answers."""
+        found = (await self.runtime.record(workflow_id)).input
+        is_request = isinstance(found, dict) and "activation" in found
+        return read(Activation, cast("Any", found)["activation"]) if is_request else None
+
+
+def _asked(
+    workspace: str | None,
+    options: Mapping[str, Any] | None,
+    budget: Mapping[str, Any] | None,
+    labels: Mapping[str, str] | None,
+) -> dict[str, Any]:
+    given = {"workspace": workspace, "options": options, "budget": budget, "labels": labels}
+    return {key: value for key, value in given.items() if value}
 
 
 def toolsets_of(services: Iterable[Service], enabled: Iterable[str] | None = None) -> tuple[Toolset, ...]:

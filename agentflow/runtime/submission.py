@@ -373,7 +373,7 @@ def opening_events(started: WorkflowStarted) -> list[Any]:
 
 def submission_digest(started: WorkflowStarted) -> str:
     """Return the digest that all repeats of a submission share; actor and listener are no part of it."""
-    return _digest(started)
+    return _digest(started) if started.body_hash is UNSET else started.body_hash
 
 
 def is_repeat(started: WorkflowStarted, first: WorkflowStarted) -> bool:
@@ -381,7 +381,7 @@ def is_repeat(started: WorkflowStarted, first: WorkflowStarted) -> bool:
 
     The digests of agentflow 0.1.0 held the actor and its trust as well.
     """
-    if first.body_hash == _digest(started):
+    if first.body_hash == submission_digest(started):
         return True
     trust = {"trusted": first.options["trusted"]} if "trusted" in first.options else {}
     return first.body_hash == _digest(started, trust, first.by)

@@ -36,6 +36,7 @@ from agentflow.runtime.run_handle import RunHandle
 from agentflow.runtime.run_results import RunResults
 from agentflow.runtime.submission import (
     FORMAT_LABEL,
+    body_hash,
     checked_budget,
     checked_labels,
     checked_options,
@@ -126,6 +127,7 @@ class SubmitCommand(RunResults):
         input_from: Mapping[str, str] | None = None,
         state_from: str | None = None,
         idempotency_key: str | None = None,
+        asked: Any = None,
         by: str = "local",
         trusted: bool = True,
         code: Callables | None = None,
@@ -144,6 +146,7 @@ class SubmitCommand(RunResults):
         input_from: Mapping[str, str] | None = None,
         state_from: str | None = None,
         idempotency_key: str | None = None,
+        asked: Any = None,
         output_type: type[M],
         by: str = "local",
         trusted: bool = True,
@@ -162,6 +165,7 @@ class SubmitCommand(RunResults):
         input_from: Mapping[str, str] | None = None,
         state_from: str | None = None,
         idempotency_key: str | None = None,
+        asked: Any = None,
         output_type: Any = None,
         by: str = "local",
         trusted: bool = True,
@@ -177,7 +181,9 @@ class SubmitCommand(RunResults):
         step_id?, as?}: the output of another run, or of one of its steps, as the input, or as the named one
         of its inputs. `state_from`: a checkpoint `<workflow_id>@<offset>` whose private and shared state the
         run begins with. A repeated
-        `workflow_id` or `idempotency_key` with the same submission gives the existing run. Not `trusted`: it
+        `workflow_id` or `idempotency_key` with the same submission gives the existing run. `asked`: what a
+        caller said of which this submission was made, a JSON value: repeats are told by it instead, see
+        `find_repeat`. Not `trusted`: it
         comes from a caller that may not run code here, now or after a restart. `output_type`: see `result`.
         `code`: worker handlers and executors of this run alone; a run that goes on in another process needs
         them again.
@@ -208,6 +214,8 @@ class SubmitCommand(RunResults):
         said = started_event(definition, Bound(), value, checked_labels(labels), kept, [], by)
         if limits is not None:
             said = msgspec.structs.replace(said, budget=limits)
+        if asked is not None and (idempotency_key is not None or workflow_id is not None):
+            said = msgspec.structs.replace(said, body_hash=body_hash(asked))
         if state_from is not None:
             carried = await self._state_from(state_from, definition, code)
             said = msgspec.structs.replace(said, state_from=state_from, edits=carried)
@@ -219,6 +227,33 @@ class SubmitCommand(RunResults):
             await bound()  # raises all there is to say
         handle = await self._begin_checked(_Checked(definition, said, bound), workflow_id, idempotency_key)
         return handle if output_type is None else handle.typed(output_type)
+
+    async def find_repeat(
+        self, asked: Any, *, workflow_id: str | None = None, idempotency_key: str | None = None
+    ) -> RunHandle | None:
+        """Return the run that `submit` began with this `asked` under the key or the id, None if there is none.
+
+        Who makes submissions of what callers say asks this first, because what it makes of the same words may
+        change. Raises IdempotencyConflict and RunExists if it was begun with something else.
+        """
+        digest = body_hash(asked)
+        if idempotency_key is not None:
+            rows = (await self.log.runs(label=(_KEY_LABEL, idempotency_key), limit=1)).items
+            if not rows:
+                return None
+            run_id = rows[0].workflow_id
+            if (await self._begin(run_id)).body_hash != digest:
+                raise IdempotencyConflict(f"the key was used for {run_id} with another submission")
+            return await self.attach(run_id)
+        if workflow_id is None:
+            return None
+        try:
+            first = await self._begin(self._run_id(workflow_id))
+        except RunNotFound:
+            return None
+        if first.body_hash != digest:
+            raise RunExists(f"{workflow_id} exists with another submission")
+        return await self.attach(workflow_id)
 
     async def _bound(
         self,
@@ -237,7 +272,7 @@ class SubmitCommand(RunResults):
         limits = None if said.budget is UNSET else said.budget
         self._must_be_priced(definition, bound, limits)
         started = started_event(definition, bound, said.input, said.labels, said.options, found, said.by)
-        kept = {"state_from": said.state_from, "edits": said.edits}
+        kept = {"state_from": said.state_from, "edits": said.edits, "body_hash": said.body_hash}
         if limits is not None:
             kept["budget"] = limits
         return bound, msgspec.structs.replace(started, **kept)
@@ -452,7 +487,7 @@ class SubmitCommand(RunResults):
             first = await self._begin(run_id)
         except RunNotFound:
             return False
-        if submission_digest(first) == submission_digest(said):
+        if submission_digest(first) == submission_digest(said) or is_repeat(said, first):
             return True
         same = first.definition.hash == said.definition.hash and first.input == said.input
         what = "other labels or options, or another budget" if same else "another definition or input"

@@ -43,6 +43,10 @@ _HEADERS: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
     ("GET", "/workflows/{id}/events"): (
         ("Last-Event-ID", "The offset of the last event that was received; wins over the query."),
     ),
+    ("POST", "/requests"): (("Idempotency-Key", "The same key with the same request gives the same run."),),
+    ("POST", "/templates/{template}/runs"): (
+        ("Idempotency-Key", "The same key with the same inputs gives the same run."),
+    ),
     ("GET", "/events"): (("Last-Event-ID", "The id of the last event that was received."),),
 }
 

@@ -10,6 +10,7 @@ import pytest
 from tests.integration.pipeline.test_crashes import cut_and_go_on
 from tests.integration.pipeline.test_killed_process import Launcher, kill_and_go_on, launcher, whole
 
+
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTFLOW_MODEL", "scripted:m")

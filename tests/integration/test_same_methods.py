@@ -22,6 +22,7 @@ NOT_ON_THE_CLIENT = {
     "system": "the actor system of this process",
     "result_of_run": "for handles of this process",
     "rest_of_run": "for handles of this process",
+    "find_repeat": "for what makes submissions of callers' words in this process, such as requests",
     "inject": "takes executors and handlers of this process for one run",
     "new_projection": "for who follows a run event by event in this process, such as the state file",
     "project": "as `new_projection`",
@@ -44,6 +45,7 @@ NOT_ON_THE_RUNTIME = {
 PARAMETERS_OF_THE_RUNTIME = {
     "by": "the daemon knows who asks, by the token",
     "via": "the daemon knows by which way a decision came",
+    "asked": "the daemon tells repeats of requests by their bodies",
     "code": "executors and handlers of this process",
     "trusted": "the daemon decides about trust, by the token",
 }

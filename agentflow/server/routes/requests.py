@@ -29,7 +29,7 @@ from agentflow.server.bodies import (
 from agentflow.server.operations import JSON, Call, Operation, json_response
 from agentflow.server.problems import Refusal
 from agentflow.server.routes.records import record_of
-from agentflow.server.routes.submitting import own_labels
+from agentflow.server.routes.submitting import idempotency_key_of, own_labels
 
 __all__ = ["OPERATIONS"]
 
@@ -37,9 +37,6 @@ __all__ = ["OPERATIONS"]
 async def request(call: Call) -> Response:
     """Judge a text and begin its run; 200 if it asks for none."""
     body: RequestBody = call.body
-    key = call.header("idempotency-key")
-    if key is not None and not 1 <= len(key) <= 255:
-        raise Refusal("invalid_parameter", "an Idempotency-Key has 1 to 255 characters")
     accepted = await call.service.requests.submit(
         body.message,
         mode=body.mode,
@@ -50,7 +47,7 @@ async def request(call: Call) -> Response:
         budget=body.budget,
         labels=own_labels(body.labels),
         workflow_id=body.workflow_id,
-        idempotency_key=key,
+        idempotency_key=idempotency_key_of(call),
         by=call.actor.name,
         trusted=call.actor.trusted,
     )
@@ -170,12 +167,14 @@ async def run_template(call: Call) -> Response:
         options=body.options,
         budget=body.budget,
         labels=own_labels(body.labels),
+        idempotency_key=idempotency_key_of(call),
         by=call.actor.name,
         trusted=call.actor.trusted,
     )
-    call.service.metrics.runs_accepted += 1
+    if run.created:
+        call.service.metrics.runs_accepted += 1
     record = await record_of(call, run.workflow_id)
-    return json_response(record, 201, {"Location": record.links["self"]})
+    return json_response(record, 201 if run.created else 200, {"Location": record.links["self"]})
 
 
 def view_of(stored: StoredTemplate, *, whole: bool = False) -> TemplateView:
@@ -326,8 +325,15 @@ OPERATIONS = (
         scope="run",
         body=TemplateRunBody,
         body_required=False,
-        answers={201: RunRecord},
-        problems=("template_not_found", "validation_failed", "queue_full", "storage_unavailable", "draining"),
+        answers={201: RunRecord, 200: RunRecord},
+        problems=(
+            "template_not_found",
+            "idempotency_conflict",
+            "validation_failed",
+            "queue_full",
+            "storage_unavailable",
+            "draining",
+        ),
         while_draining=False,
     ),
 )

@@ -17,7 +17,7 @@ from agentflow.server.problems import Refusal
 from agentflow.server.queries import SubmitQuery
 from agentflow.server.routes.records import record_of
 
-__all__ = ["OPERATIONS", "own_labels"]
+__all__ = ["OPERATIONS", "idempotency_key_of", "own_labels"]
 
 
 async def submit(call: Call) -> Response:
@@ -25,9 +25,7 @@ async def submit(call: Call) -> Response:
     body = _submission(call)
     query: SubmitQuery = call.query
     service, actor = call.service, call.actor
-    key = call.header("idempotency-key")
-    if key is not None and not 1 <= len(key) <= 255:
-        raise Refusal("invalid_parameter", "an Idempotency-Key has 1 to 255 characters")
+    key = idempotency_key_of(call)
     submitted = await service.load(
         actor,
         body.definition,
@@ -63,6 +61,14 @@ async def submit(call: Call) -> Response:
         await _rest(call, handle, query.wait)
     record = await record_of(call, handle.workflow_id)
     return json_response(record, 201 if handle.created else 200, {"Location": record.links["self"]})
+
+
+def idempotency_key_of(call: Call) -> str | None:
+    """Return the key of a request, None without one. Raises Refusal for one that is empty or too long."""
+    key = call.header("idempotency-key")
+    if key is not None and not 1 <= len(key) <= 255:
+        raise Refusal("invalid_parameter", "an Idempotency-Key has 1 to 255 characters")
+    return key
 
 
 def own_labels(labels: dict[str, str] | None) -> dict[str, str] | None:
