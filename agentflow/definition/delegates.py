@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, cast
 
 import msgspec
 
+from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import Category, ErrorInfo
 from agentflow.definition.stage_schemas import StepResult, problems_of
 
@@ -20,6 +21,8 @@ __all__ = [
     "category_of",
     "classified",
     "result_of",
+    "usage_of",
+    "with_usage",
 ]
 
 DELEGATE_TASK: Final = "delegate_task"
@@ -30,6 +33,11 @@ PING: Final = "ping"
 _FENCE = re.compile(r"\A```[A-Za-z0-9_-]*\n(.*?)\n?```\Z", re.DOTALL)
 _WRITTEN_STATUS = re.compile(
     r"\bHTTP(?:/[0-9.]+)?[ :]+([1-5][0-9]{2})\b|\bstatus code[ :=]+([1-5][0-9]{2})\b", re.I
+)
+_MOST_USED: Final = 1 << 53
+_COUNTED: Final = (
+    *("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"),
+    *("reasoning_output_tokens", "model_calls", "tool_calls"),
 )
 _QUOTA: Final = frozenset({"insufficient_quota", "quota_exceeded", "quota_exhausted"})
 _CATEGORIES: Final[dict[str, Category]] = {
@@ -85,6 +93,41 @@ class DelegateResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """A StepResult; a dict of its members will do."""
     error: DelegateError | str | None = None
     usage: dict[str, Any] | None = None
+    """What the attempt has used, by the members of Usage; it counts against the budgets of run and step."""
+
+
+def usage_of(answer: Any, *, reported_calls: int = 0) -> Usage | None:
+    """Return what an answer of a delegate, or the details of its error, say of its usage.
+
+    Members that are no number from 0 up are left out; None if nothing is left. Of its tool calls only those
+    count that are beyond the ones it has reported by `record_tool_call`, which count by themselves. A cost
+    that is not said is unknown.
+    """
+    value = _decoded(answer) if isinstance(answer, str) else answer
+    said: Any = cast("Mapping[str, Any]", value).get("usage") if isinstance(value, Mapping) else None
+    if not isinstance(said, Mapping):
+        return None
+    members = cast("Mapping[str, Any]", said)
+    counts = {name: int(_amount(members.get(name), int) or 0) for name in _COUNTED}
+    counts["tool_calls"] = max(0, counts["tool_calls"] - reported_calls)
+    cost = _amount(members.get("cost_usd"), int, float)
+    if not any(counts.values()) and not cost:
+        return None
+    is_free = cost is None and not any(n for name, n in counts.items() if name != "tool_calls")
+    return Usage(cost_usd=0.0 if is_free else cost, **cast("dict[str, Any]", counts))
+
+
+def _amount(value: Any, *types: type) -> float | None:
+    is_number = isinstance(value, types) and not isinstance(value, bool)
+    return value if is_number and 0 <= value < _MOST_USED else None
+
+
+def with_usage(error: ErrorInfo, answer: Any) -> ErrorInfo:
+    """Return an error of a delegate with what its answer says of its usage, which counts all the same."""
+    if usage_of(answer) is None:
+        return error
+    value: Any = _decoded(answer) if isinstance(answer, str) else answer
+    return msgspec.structs.replace(error, details={**(error.details or {}), "usage": value["usage"]})
 
 
 def category_of(code: str | None, http_status: int | None) -> Category | None:

@@ -26,6 +26,7 @@ __all__ = [
     "Scope",
     "asked_about_budget",
     "budget_error",
+    "budget_left",
     "exceeded",
     "exceeded_moves",
     "how_of",
@@ -36,6 +37,7 @@ __all__ = [
     "time_limit",
     "tool_calls_exceed",
     "used_of",
+    "used_up",
 ]
 
 
@@ -113,6 +115,41 @@ def tool_calls_exceed(state: RunState, activation: Activation, count: int) -> Ex
         limit = scope.limits.get("max_tool_calls")
         if limit is not None and scope.usage.tool_calls + count > limit:
             return exceeded(scope, "max_tool_calls", count)
+    return None
+
+
+def budget_left(state: RunState, activation: Activation) -> Limits:
+    """Return what is left of the budgets of the run and of the step, for a child or a delegate that draws on
+    both."""
+    found: Limits = {}
+    step = activation.node.id
+    own = used_of(state.step_usage[step]) if step in state.step_usage else {}
+    scopes = (
+        (state.budget, used_of(state.usage, state.clock)),
+        (state.step_budgets.get(step, {}), own),
+    )
+    for limits, used in scopes:
+        for name in LIMITS:
+            if name in limits and name != "max_duration_s":
+                left = max(0, limits[name] - (used.get(name) or 0))
+                found[name] = min(left, found.get(name, left))
+        if "on_exceeded" in limits:
+            found["on_exceeded"] = limits["on_exceeded"]
+    return found
+
+
+def used_up(state: RunState, activation: Activation) -> Exceeded | None:
+    """Return the first limit of which nothing is left, so that no work of unknown size may begin; None if
+    there is something of each."""
+    if not state.budget and not state.step_budgets:
+        return None
+    for scope in scopes_of(state, activation):
+        used = used_of(scope.usage)
+        for limit in ("max_cost_usd", "max_tokens", "max_model_calls"):
+            if limit in scope.limits and (used[limit] or 0) >= scope.limits[limit]:
+                where = "the run" if scope.name == "run" else f"step {scope.name}"
+                problem = f"{limit} of {where} is {_figure(scope.limits[limit])}, and used up"
+                return exceeded(scope, limit, 1, problem=problem)
     return None
 
 

@@ -16,7 +16,7 @@ import msgspec
 from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.approvals import decided, withdrawn
-from agentflow.engine.budgets import LIMITS, used_of
+from agentflow.engine.budgets import LIMITS, budget_left
 from agentflow.engine.child_requests import brings_answer, route_request
 from agentflow.engine.decisions import Decisions, scope_fields, step_failed, step_fields
 from agentflow.engine.ids import named
@@ -138,7 +138,7 @@ def child_request(state: RunState, key: str) -> ChildRequest | None:
             workflow_id=state.workflow_id, step_id=activation.node.id, offset=activation.first_offset
         ),
         options=options,
-        budget=_left(state, activation),
+        budget=budget_left(state, activation),
         deadline=None if due is None else iso(due),
         attempt=activation.attempt,
     )
@@ -169,25 +169,6 @@ def _max_depth(state: RunState) -> int:
         if begin.budget is not msgspec.UNSET and begin.budget.get("max_depth") is not None:
             limits.append(begin.budget["max_depth"])
     return min(limits)
-
-
-def _left(state: RunState, activation: Activation) -> dict[str, Any]:
-    """Return what is left of the budgets of the run and of the step: the child draws on both."""
-    found: dict[str, Any] = {}
-    step = activation.node.id
-    own = used_of(state.step_usage[step]) if step in state.step_usage else {}
-    scopes = (
-        (state.budget, used_of(state.usage, state.clock)),
-        (state.step_budgets.get(step, {}), own),
-    )
-    for limits, used in scopes:
-        for name in LIMITS:
-            if name in limits and name != "max_duration_s":
-                left = max(0, limits[name] - (used.get(name) or 0))
-                found[name] = min(left, found.get(name, left))
-        if "on_exceeded" in limits:
-            found["on_exceeded"] = limits["on_exceeded"]
-    return found
 
 
 def waits_for_child(state: RunState, activation: Activation) -> bool:

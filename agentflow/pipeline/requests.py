@@ -109,13 +109,16 @@ class Requests:
 
         `mode`: `workflow` skips the judgement, `direct` never begins a pipeline. `answer`: a text that asks
         for no workflow is answered by a run of one agent. `options` are those of every run with `on_approval`
-        wait|skip and `on_blocked` wait|finish. The same words with the same `idempotency_key` or `workflow_id`
-        give the first run, whatever toolsets, settings and delegate have become since.
+        wait|skip and `on_blocked` wait|finish. The same words with the same `idempotency_key` or
+        `workflow_id` give the first run, whatever toolsets, settings and delegate have become since.
 
         Raises MessageLength, ConfigurationError, and as `Runtime.submit`; nothing is stored then.
         """
         asked: dict[str, Any] = {
-            **{"message": message, "mode": mode, "review": review, "answer": answer},
+            "message": message,
+            "mode": mode,
+            "review": review,
+            "answer": answer,
             **_asked(workspace, options, budget, labels),
         }
         known = await self.runtime.find_repeat(
@@ -179,7 +182,10 @@ class Requests:
         """Begin a run of a plan that is there already, as that of a template: no model is asked for stages 1
         and 2. Raises DefinitionError with every problem of the plan."""
         asked: dict[str, Any] = {
-            **{"plan": dict(plan), "context": dict(context or {}), "template": template, "review": review},
+            "plan": dict(plan),
+            "context": dict(context or {}),
+            "template": template,
+            "review": review,
             **_asked(workspace, options, budget, labels),
         }
         known = await self.runtime.find_repeat(
@@ -260,7 +266,9 @@ class Requests:
         Raises TemplateNotFound, and DefinitionError with every problem of inputs and plan.
         """
         asked: dict[str, Any] = {
-            **{"template": name, "inputs": dict(inputs), "review": review},
+            "template": name,
+            "inputs": dict(inputs),
+            "review": review,
             **_asked(workspace, options, budget, labels),
         }
         known = await self.runtime.find_repeat(

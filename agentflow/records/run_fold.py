@@ -13,11 +13,13 @@ import msgspec
 from msgspec import UNSET
 
 from agentflow.definition.conversation import Usage, add_usage
+from agentflow.definition.delegates import usage_of
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import NodeBase, Options, Workflow, canonical_json, decode_ir
 from agentflow.definition.kinds import kind_of
 from agentflow.definition.limits import Limits, limits_of, merged
 from agentflow.definition.node import handles_error
+from agentflow.definition.pipeline_nodes import DELEGATE
 from agentflow.definition.policy import NO_RETRY
 from agentflow.errors import LogCorrupt
 from agentflow.events import catalogue as ev
@@ -48,6 +50,7 @@ class _Work(msgspec.Struct, eq=False):
     has_agent: bool = False
     asked_at: int | None = None  # µs; since then its agent wants a model call
     left: dict[str, int] = {}  # what was left of its time limits when it began to wait (µs)
+    delegated: str = ""  # its first call, which is that of its delegate if it has a foreign one
     tool_calls: set[str] = set()  # ids that are counted, of this round of its agent
 
 
@@ -63,6 +66,7 @@ class _Step:
         self.absorbs = has_error_edge or (self.has_handler and node.on_error == "skip")
         policy = node.policy
         self.retry = (policy.retry if policy else None) or kind.retry or NO_RETRY
+        self.bills_calls = bool(node.metadata) and DELEGATE in node.metadata
         self.is_map = bool(node.for_each) or kind.spreads(node)
         self.state = "pending"
         self.attempt = 0  # of the latest activation; 0 before the first
@@ -486,6 +490,8 @@ class RunFold:
             self._steps.setdefault(
                 step_id, _Step(node, self._workflow.options, has_error_edge=has_error_edge)
             )
+            if limits := limits_of(node.budget):
+                self._step_limits.setdefault(step_id, limits)
 
     def _take_graph(self, graph: Workflow, prefix: str) -> None:
         """Take in the nodes of a graph that became known with the start of its step."""
@@ -562,6 +568,7 @@ class RunFold:
         if data.tool_call_id not in work.tool_calls:  # not a repetition of the same call
             work.tool_calls.add(data.tool_call_id)
             self._usage = add_usage(self._usage, _ONE_TOOL_CALL)
+            work.delegated = work.delegated or data.tool_call_id
         self._clocks.stop(f"retry {work.key}")
         if not work.has_agent and timeout is not None:
             self._clocks.start(f"attempt {work.key}", ts, timeout)
@@ -573,6 +580,16 @@ class RunFold:
         is_over = isinstance(data, ev.ToolCallCompleted) or not data.will_retry
         if data.replayed is not UNSET and is_over:  # nothing was called
             self._usage = msgspec.structs.replace(self._usage, tool_calls=self._usage.tool_calls - 1)
+        work = self._open.get(_key(data))
+        if (
+            work is not None
+            and work.step.bills_calls
+            and work.delegated == data.tool_call_id
+            and data.replayed is UNSET
+        ):
+            answer = data.output if isinstance(data, ev.ToolCallCompleted) else data.error.details
+            usage = usage_of(answer, reported_calls=len(work.tool_calls) - 1)
+            self._usage = self._usage if usage is None else add_usage(self._usage, usage)
         if isinstance(data, ev.ToolCallFailed):
             self._interrupted(data.error, ts)
 

@@ -231,7 +231,7 @@ class SubmitCommand(RunResults):
     async def find_repeat(
         self, asked: Any, *, workflow_id: str | None = None, idempotency_key: str | None = None
     ) -> RunHandle | None:
-        """Return the run that `submit` began with this `asked` under the key or the id, None if there is none.
+        """Return the run that `submit` began with this `asked` under the key or the id; None without one.
 
         Who makes submissions of what callers say asks this first, because what it makes of the same words may
         change. Raises IdempotencyConflict and RunExists if it was begun with something else.

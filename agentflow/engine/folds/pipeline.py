@@ -9,6 +9,7 @@ import msgspec
 
 from agentflow.definition.delegates import DELEGATE_TASK
 from agentflow.definition.ir import canonical_json, decode_ir
+from agentflow.definition.limits import limits_of
 from agentflow.definition.pipeline_nodes import DELEGATE
 from agentflow.definition.toolsets import strongest
 from agentflow.engine.arrivals import enqueue
@@ -72,6 +73,8 @@ def _compiled(state: RunState, data: ev.PlanCompiled, offset: int, ts: int) -> N
     for node_id, node in graph.all_nodes.items():
         if not node.is_silent:
             state.root.nodes.setdefault(node_id, NodeState(node))
+        if limits := limits_of(node.spec.budget):
+            state.step_budgets.setdefault(node_id, limits)
         delegate = node.spec.metadata.get(DELEGATE)
         if delegate is not None:
             steps[node_id] = StepBinding(tools=_delegate_of(granted.tools, delegate, node))

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import UNSET
+
+from agentflow.engine.activation import Activation
 from agentflow.engine.folds.common import (
     open_call,
     record_of,
     settle_tool,
+    use,
     use_tool,
     wake,
     was_away,
@@ -65,6 +69,8 @@ def _tool_completed(state: RunState, data: ev.ToolCallCompleted, offset: int, ts
     record.state, record.executed = "done", True
     record.output, record.output_size = data.output, data.output_size
     activation.interruptions = 0
+    if activation.node.kind.judges_calls and record is activation.tool and data.replayed is UNSET:
+        _bill(state, activation, data.output)
     if state.pipeline is not None and record.info is not None:
         state.pipeline.note_call(activation, record, offset)
     settle_tool(state, activation, record)
@@ -76,6 +82,8 @@ def _tool_failed(state: RunState, data: ev.ToolCallFailed, offset: int, ts: int)
     record = record_of(activation, data.tool_call_id)
     assert record is not None
     record.error, record.executed, record.outcome = data.error, data.executed, data.outcome
+    if activation.node.kind.judges_calls and record is activation.tool and data.replayed is UNSET:
+        _bill(state, activation, data.error.details)
     if data.error.category == "interrupted":
         was_away(state, activation, data.error, ts)
     if data.will_retry:
@@ -87,6 +95,13 @@ def _tool_failed(state: RunState, data: ev.ToolCallFailed, offset: int, ts: int)
     else:
         record.state = "failed"
         settle_tool(state, activation, record)
+
+
+def _bill(state: RunState, activation: Activation, answer: Any) -> None:
+    """Count what the answer of a delegate says that it has used."""
+    usage = activation.node.kind.usage_of(activation, answer)
+    if usage is not None:
+        use(state, activation, usage)
 
 
 FOLDS: dict[type, Any] = {

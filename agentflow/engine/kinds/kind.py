@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from agentflow.definition.conversation import ToolCall
+from agentflow.definition.conversation import ToolCall, Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import canonical_json, decode_ir
 from agentflow.definition.policy import RetryPolicy
@@ -134,7 +134,8 @@ class Kind:
     approves = False
     """True if `approval_subject` says what a person decides about, and its digest."""
     judges_calls = False
-    """True if the answer of its call is judged (`judge_answer`), and tells what follows from its failure."""
+    """True if the answer of its call is judged (`judge_answer`), tells what follows from its failure, and may
+    say what it has used (`usage_of`)."""
     said: str | None = None
     """The root of expressions that has its last output: `last_llm_output`, `last_tool_output`."""
 
@@ -277,6 +278,10 @@ class Kind:
 
     def judge_answer(self, activation: Activation, answer: Any) -> ErrorInfo | None:
         """Return why the answer of its call is no result; None if it is one."""
+        return None
+
+    def usage_of(self, activation: Activation, answer: Any) -> Usage | None:
+        """Return what the answer of its call, or the details of its error, say of its usage."""
         return None
 
     def classified(self, error: ErrorInfo) -> ErrorInfo:

@@ -14,9 +14,10 @@ import msgspec
 from msgspec import UNSET
 
 from agentflow.definition.conversation import ToolCall
-from agentflow.definition.delegates import classified, result_of
+from agentflow.definition.delegates import classified, result_of, usage_of, with_usage
 from agentflow.engine.agents.progress import ToolRecord
 from agentflow.engine.bindings import ToolInfo
+from agentflow.engine.budgets import budget_left, exceeded_moves, tool_calls_exceed, used_up
 from agentflow.engine.decisions import Decisions
 from agentflow.engine.kinds.kind import Looked, Prepared, Probe
 from agentflow.engine.kinds.stage_agent import (
@@ -29,10 +30,11 @@ from agentflow.engine.kinds.stage_agent import (
     task_of,
     with_files,
 )
-from agentflow.engine.kinds.tool import Tool
+from agentflow.engine.kinds.tool import Tool, first_call
 from agentflow.engine.tool_calls import start_tool
 
 if TYPE_CHECKING:
+    from agentflow.definition.conversation import Usage
     from agentflow.definition.failure import ErrorInfo
     from agentflow.definition.policy import RetryPolicy
     from agentflow.engine.activation import Activation
@@ -72,10 +74,9 @@ class PlanStepDelegate(Tool):
 
     def prepare(self, state: RunState, activation: Activation) -> Prepared | ErrorInfo:
         """Return the task of the delegate."""
-        snapshot, spec = activation.snapshot, activation.node.spec
+        snapshot = activation.snapshot
         task = task_of(state, activation) if snapshot is None else snapshot["input"]
-        budget = None if spec.budget is None else msgspec.to_builtins(spec.budget)
-        task = {**task, "deadline": activation.node.retry.timeout, "budget": budget}
+        task = {**task, "deadline": activation.node.retry.timeout, "budget": None}
         data = {"task": {**task, "attempt": activation.attempt}}
         return Prepared(data, {"input": task})
 
@@ -119,10 +120,19 @@ class PlanStepDelegate(Tool):
     def next(self, state: RunState, activation: Activation, now: int) -> Decisions:
         """Give the task again, with its number and what was wrong with the answer, or do as any tool node."""
         record = activation.tool
-        due = activation.due_at is None or now >= activation.due_at
-        if record is None or record.state != "planned" or not due:
+        if activation.due_at is not None and now < activation.due_at:
+            return []
+        if record is not None and record.state != "planned":
             return super().next(state, activation, now)
-        task: dict[str, Any] = {**record.parameters["task"], "attempt": record.tries + 1}
+        over = used_up(state, activation) or (
+            tool_calls_exceed(state, activation, 1) if record is None else None
+        )
+        if over is not None:
+            return exceeded_moves(state, activation, over, now)
+        left = budget_left(state, activation) or None
+        if record is None:
+            return first_call(state, activation, {"task": {**activation.input["task"], "budget": left}}, now)
+        task: dict[str, Any] = {**record.parameters["task"], "attempt": record.tries + 1, "budget": left}
         problem = activation.local.problem
         if problem is not None:
             task["context"] = {**task["context"], "repair": problem}
@@ -136,7 +146,8 @@ class PlanStepDelegate(Tool):
 
     def judge_answer(self, activation: Activation, answer: Any) -> ErrorInfo | None:
         """Return what the delegate says went wrong, or why its answer is no StepResult of this step."""
-        return result_of(answer, activation.node.name)[1]
+        error = result_of(answer, activation.node.name)[1]
+        return None if error is None else with_usage(error, answer)
 
     def classified(self, error: ErrorInfo) -> ErrorInfo:
         """Return the error by its code or HTTP status."""
@@ -172,6 +183,10 @@ class PlanStepDelegate(Tool):
         """Return the call of the step, or one that its delegate has reported."""
         found = super().call(activation, call_id)
         return found if found is not None or activation.local is None else activation.local.calls.get(call_id)
+
+    def usage_of(self, activation: Activation, answer: Any) -> Usage | None:
+        """Return what an answer, or the details of an error, say of the delegate's usage."""
+        return usage_of(answer, reported_calls=len(activation.local.calls))
 
     def info_of(self, data: ev.ToolCallStarted) -> ToolInfo | None:
         """Return a reported call as the delegate declares it."""

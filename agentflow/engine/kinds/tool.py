@@ -29,7 +29,7 @@ from agentflow.events import catalogue as ev
 if TYPE_CHECKING:
     from agentflow.engine.graph import Node
 
-__all__ = ["KIND"]
+__all__ = ["KIND", "Tool", "first_call"]
 
 
 class Tool(Kind):
@@ -92,7 +92,7 @@ class Tool(Kind):
         """Make the call at once. What a budget may forbid is decided once the step has started."""
         if state.budget or state.step_budgets:
             return []
-        return _first_call(state, activation, prepared.input, now)
+        return first_call(state, activation, prepared.input, now)
 
     def context(self, state: RunState, activation: Activation) -> Any:
         """Return what a worker handler may read of its run: input, nodes and globals, each as far as the node
@@ -118,7 +118,7 @@ class Tool(Kind):
             over = tool_calls_exceed(state, activation, 1)
             if over is not None:
                 return exceeded_moves(state, activation, over, now)
-            return _first_call(state, activation, activation.input, now)
+            return first_call(state, activation, activation.input, now)
         if record.state == "planned":
             return start_tool(state, activation, record, now)
         if record.state == "unknown":
@@ -149,7 +149,7 @@ _OWN_CODES = frozenset({"run_deadline", "step_deadline"})
 """Codes of limits that are not those of the call."""
 
 
-def _first_call(state: RunState, activation: Activation, parameters: Any, now: int) -> Decisions:
+def first_call(state: RunState, activation: Activation, parameters: Any, now: int) -> Decisions:
     """Make the one call of the node; a call that cannot be made fails the step with the same error."""
     call_id = derive("call_", now, state.workflow_id, activation.key)
     node = activation.node

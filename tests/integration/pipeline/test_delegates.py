@@ -477,3 +477,91 @@ async def test_options_are_the_policy_of_every_step(tmp_path: Any):
     assert crew.tasks[0].budget == {"max_tokens": 5}
     assert final["steps"][0]["status"] == "failed"
     assert "took longer than 30 s" in final["blockers"][0]
+
+
+class TestUsage:
+    """What a delegate says that it has used counts against the budgets (page 000 §10)."""
+
+    @staticmethod
+    async def same_at_every_event(runtime: Runtime, run_id: str) -> Any:
+        last = (await runtime.record(run_id)).last_offset
+        for offset in range(last + 1):
+            shown, folded = await runtime.state(run_id, offset), await runtime.fold(run_id, at=offset)
+            assert shown.usage == folded.usage, offset
+        return (await runtime.record(run_id)).usage
+
+    async def test_it_is_counted_for_each_attempt(self, tmp_path: Any):
+        spent = {"input_tokens": 10, "output_tokens": 5, "model_calls": 1, "cost_usd": 0.25}
+
+        async def answer(task: DelegateTask, ctx: ToolContext) -> Any:
+            await ctx.record_tool_call("look", {}, {"id": 1}, side_effect="read")
+            if task.attempt == 1:
+                return DelegateResult(status="completed", result={"step_id": "?"}, usage=spent)
+            usage = {**spent, "tool_calls": 5, "latency": "9 s", "cache_read_input_tokens": -4}
+            return DelegateResult(status="completed", result=done(task.step_id), usage=usage)
+
+        async with runtime_of(Crew(answer)) as runtime:
+            run = await crew_requests(runtime, tmp_path).submit_plan(plan(step("a")))
+            output = (await run.result()).output
+            usage = await self.same_at_every_event(runtime, run.workflow_id)
+        assert (usage.input_tokens, usage.output_tokens, usage.model_calls) == (20, 10, 2)
+        assert usage.cost_usd == 0.5
+        assert usage.cache_read_input_tokens == 0
+        # The task, two reported calls, three more of the five that it says; verifier and writer.
+        assert usage.tool_calls == 8
+        assert output["report"]["usage"]["input_tokens"] == 20
+
+    @virtual
+    @pytest.mark.parametrize("where", ["run", "steps"])
+    @pytest.mark.parametrize("fails", [False, True], ids=["done", "failed"])
+    async def test_what_is_used_up_stops_the_next_task(self, tmp_path: Any, where: str, fails: bool):
+        def answer(task: DelegateTask, ctx: ToolContext) -> Any:
+            usage = {"input_tokens": 90, "output_tokens": 10, "model_calls": 1}
+            if fails and (task.step_id, task.attempt) == ("a", 1):
+                error = DelegateError(message="HTTP 503")
+                return DelegateResult(status="error", error=error, usage=usage)
+            return DelegateResult(status="completed", result=done(task.step_id), usage=usage)
+
+        crew, limit = Crew(answer), {"max_tokens": 100}
+        given: Any = {"budget": limit} if where == "run" else {"options": {"budget": limit}}
+        async with runtime_of(crew, clock=LoopClock()) as runtime:
+            run = await crew_requests(runtime, tmp_path).submit_plan(plan(step("a"), step("b", "a")), **given)
+            rest = await run.rest()
+            if where == "steps" and not fails:  # each step has its own
+                assert (rest.state, crew.steps) == ("completed", [("a", 1), ("b", 1)])
+                return
+            assert (rest.state, rest.pause, crew.steps) == ("paused", "budget", [("a", 1)])
+            await runtime.resume(run.workflow_id, budget={"max_tokens": 1000})
+            final = await final_of(run)
+            await self.same_at_every_event(runtime, run.workflow_id)
+        assert final["status"] == "ready"
+        seen = [task.budget["max_tokens"] for task in crew.tasks]  # type: ignore[index]
+        assert (
+            seen
+            == {
+                (False, "run"): [100, 900],
+                (True, "run"): [100, 900, 800],
+                (True, "steps"): [100, 900, 100],
+            }[fails, where]
+        )
+
+    async def test_a_failed_step_is_charged_as_well(self, tmp_path: Any):
+        error = DelegateError(message="no", code="broken")
+        answer = DelegateResult(status="error", error=error, usage={"output_tokens": 7})
+        async with runtime_of(Crew(lambda task, ctx: answer)) as runtime:
+            run = await crew_requests(runtime, tmp_path).submit_plan(plan(step("a")))
+            await run.result()
+            usage = await self.same_at_every_event(runtime, run.workflow_id)
+        assert usage.output_tokens == 7
+
+
+async def test_a_budget_of_steps_holds_for_the_built_in_delegate(tmp_path: Any, monkeypatch: Any):
+    from tests.integration.pipeline.support import model_of
+
+    monkeypatch.setenv("AGENTFLOW_MODEL", "scripted:m")
+    async with Runtime(models=[model_of()]) as runtime:
+        options = {"budget": {"max_tokens": 1, "on_exceeded": "fail"}}
+        run = await requests_of(runtime, tmp_path).submit_plan(plan(step("a")), options=options)
+        output = (await run.result()).output
+    assert output["final_output"]["steps"][0]["status"] == "failed"
+    assert "max_tokens of step execute/a" in output["final_output"]["blockers"][0]
