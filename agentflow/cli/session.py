@@ -122,7 +122,7 @@ async def open_runtime(config: Config, *, run_id: str | None = None) -> AsyncGen
 
     logs.configure()
     services: list[Any] = []
-    if config.toolsets.enabled:
+    if config.toolsets.enabled or config.pipeline.get("delegates"):
         from agentflow.pipeline.assembly import assemble
 
         services = assemble(config, folder=Path.cwd()).services()

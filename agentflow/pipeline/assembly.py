@@ -24,10 +24,18 @@ class Assembly(NamedTuple):
 
     settings: PipelineSettings
     registry: ToolsetRegistry
+    folder: Path | None = None
 
     def services(self) -> list[Service]:
-        """Return the services of the toolsets, to register with the Runtime."""
-        return self.registry.services()
+        """Return the services of the toolsets and the delegates that are programs, to register with the
+        Runtime. Raises ConfigurationError."""
+        delegates = self.settings.delegates
+        if not delegates:
+            return self.registry.services()
+        from agentflow.tools.remote_delegates import remote_delegate
+
+        programs = [remote_delegate(name, said, self.folder) for name, said in delegates.items()]
+        return [*self.registry.services(), *programs]
 
     def requests(self, runtime: Runtime, local: Path | None = None) -> Requests:
         """Return the requests of a Runtime. `local`: the folder of templates beside the user's."""
@@ -42,4 +50,5 @@ def assemble(config: Config, services: Iterable[Service] = (), *, folder: Path |
     if folder is not None:
         roots = (*roots, str(folder))
     settings = msgspec.structs.replace(settings, workspace_roots=roots)
-    return Assembly(settings, ToolsetRegistry(config.toolsets, settings.roots, services=services))
+    registry = ToolsetRegistry(config.toolsets, settings.roots, services=services)
+    return Assembly(settings, registry, folder)

@@ -30,8 +30,11 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     distinct_approver: bool = False
     """True: who submitted a run cannot approve its steps."""
     delegate: str = "built-in"
-    """Who works on steps: `built-in`, `none`, or the name of a registered service with a function
-    `delegate_task`."""
+    """Who works on steps: `built-in`, `none`, or the name of one of `delegates` or of a registered service
+    with a function `delegate_task`."""
+    delegates: dict[str, dict[str, Any]] = {}
+    """Delegates that are programs, by name: each is declared as a service of a document, of type mcp, http or
+    openapi (`[pipeline.delegates.NAME]`)."""
     quota_auto_resume: bool = True
     """True: a request that paused for a quota goes on by itself when the provider has said when."""
     state_file: str | None = STATE_FILE

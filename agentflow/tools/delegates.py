@@ -92,10 +92,11 @@ def delegate_service(
 
 
 async def is_there(service: Service | None, workflow_id: str, timeout: float) -> bool:
-    """Return whether a delegate answers its ping within `timeout` seconds. One without a ping is there if its
-    service can be used."""
+    """Return whether a delegate answers its ping within `timeout` seconds, once its program has been started.
+    One without a ping is there if its service can be used."""
     if service is None or DELEGATE_TASK not in service.tools or not service.is_available():
         return False
+    await service.open()
     ping = service.tools.get(PING)
     if ping is None:
         return True
