@@ -1,7 +1,7 @@
 """Commands of a model as processes with limits: time, output, memory, processes, directory, environment.
 
-What a process may read is what its user may read: run the daemon as a user, or in a container, that has no
-more than commands may have.
+Where Linux lets it, a command sees no processes but its own. What files it may read are those of its user:
+run the daemon as a user, or in a container, that has no more than commands may have.
 """
 
 from __future__ import annotations

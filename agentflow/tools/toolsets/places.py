@@ -26,10 +26,8 @@ class Places:
         Raises ToolError if the directory lies below no root.
         """
         context = ctx.context
-        if not isinstance(context, StepContext) or context.workspace is None:
-            return Workspace(self._roots[0] / ctx.workflow_id)
-        path = Path(context.workspace)
-        real = path.resolve()
+        chosen = context.workspace if isinstance(context, StepContext) else None
+        real = (self._roots[0] / ctx.workflow_id if chosen is None else Path(chosen)).resolve()
         for root in self._roots:
             if real == root.resolve() or root.resolve() in real.parents:
                 return Workspace(real)

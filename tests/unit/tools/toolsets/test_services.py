@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import time
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from email.message import Message
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from agentflow.config import (
 )
 from agentflow.definition.toolsets import StepContext
 from agentflow.tools import Service, ToolError
+from agentflow.tools.toolsets import confined
 from agentflow.tools.toolsets.registry import ToolsetRegistry
 from agentflow.tools.toolsets.web_service import page_text
 from tests.unit.tools.servers import CTX, Recorder, serve
@@ -332,59 +335,111 @@ async def test_command_runs_in_the_workspace(tmp_path: Path) -> None:
                      "timed_out": False, "truncated": False}  # fmt: skip
 
 
-async def test_environment_holds_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=["namespace", "reaper"])
+def launcher(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways to hold a command, of which the second is that of systems without PID namespaces."""
+    if request.param == "reaper":
+        source = Path(confined._LAUNCHER).read_text()  # pyright: ignore[reportPrivateUsage]
+        line = "child, own = _start_isolated(spec)"
+        assert line in source
+        (tmp_path / "launcher.py").write_text(source.replace(line, "child, own = 0, 0"))
+        monkeypatch.setattr(confined, "_LAUNCHER", str(tmp_path / "launcher.py"))
+    elif subprocess.run(["unshare", "-Urpf", "--mount-proc", "true"], check=False).returncode:
+        pytest.skip("this system lets no process have a PID namespace")
+    return request.param
+
+
+MARK = f"61.{os.getpid()}"
+"""Seconds that only processes of these tests sleep, and of this worker."""
+
+
+def _left() -> list[str]:
+    """Processes of the commands of these tests that are alive."""
+    found: list[str] = []
+    for one in Path("/proc").iterdir():
+        with suppress(OSError):
+            if one.name.isdigit() and _is_alive(int(one.name)):
+                words = (one / "cmdline").read_bytes().decode().split("\0")
+                if words[:2] == ["sleep", MARK]:
+                    found.append(" ".join(words))
+    return found
+
+
+async def test_environment_holds_no_secret(
+    launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-s3cret")
     found = await call(shell(tmp_path), "run", command="env; cat /proc/$PPID/environ")
     assert "s3cret" not in found["stdout"]
     names = {line.partition("=")[0] for line in found["stdout"].replace("\0", "\n").splitlines()}
-    assert names <= {"PATH", "HOME", "LANG", "PWD", "SHLVL", "_", "OLDPWD", ""}
+    assert names <= {"PATH", "HOME", "LANG", "PWD", "SHLVL", "_", "OLDPWD", "LC_CTYPE", ""}
 
 
-async def test_time_is_limited_and_all_processes_end(tmp_path: Path) -> None:
-    """One process leaves the session, one ignores SIGTERM, one is orphaned."""
-    command = """echo $$ > pids
-        (trap '' TERM; sh -c 'echo $PPID >> pids'; sleep 60) &
-        setsid sh -c 'echo $$ >> pids; sleep 60' &
-        (sh -c 'echo $$ >> pids; exec sleep 60' &)
-        echo begun; wait"""
+async def test_environment_of_this_process_is_not_to_be_seen(tmp_path: Path, launcher: str) -> None:
+    if launcher == "reaper":
+        pytest.skip("without a namespace a command reads what its user reads")
+    found = await call(shell(tmp_path), "run", command=f"cat /proc/{os.getpid()}/environ; ls -d /proc/[0-9]*")
+    assert "No such file" in found["stderr"]
+    assert len(found["stdout"].split()) <= 5  # the init, the shell and what it runs
+
+
+async def test_time_is_limited_and_all_processes_end(tmp_path: Path, launcher: str) -> None:
+    """One process leaves the session, one ignores SIGTERM, two are orphaned, one stops its parents."""
+    command = f"""(trap '' TERM; sleep {MARK}) &
+        setsid sleep {MARK} &
+        (sh -c 'exec sleep {MARK}' &)
+        (setsid sh -c '(setsid sleep {MARK} &) &')
+        echo begun; kill -STOP 1; sleep {MARK}"""
     began = time.monotonic()
     found = await call(shell(tmp_path, timeout_s=20), "run", command=command, timeout_s=1)
     assert (found["timed_out"], found["exit_code"], found["stdout"]) == (True, None, "begun\n")
     assert time.monotonic() - began < 8
-    pids = [int(p) for p in (tmp_path / CTX.workflow_id / "pids").read_text().split()]
-    assert len(pids) >= 3
-    assert [pid for pid in pids if _is_alive(pid)] == []
+    assert _left() == []
 
 
-async def test_process_that_outlives_its_command_is_ended(tmp_path: Path) -> None:
-    found = await call(
-        shell(tmp_path),
-        "run",
-        command="setsid sh -c 'echo $$ > pid; sleep 60' & while [ ! -s pid ]; do :; done",
-    )
-    assert found["exit_code"] == 0
-    assert not _is_alive(int((tmp_path / CTX.workflow_id / "pid").read_text()))
+async def test_process_that_outlives_its_command_is_ended(tmp_path: Path, launcher: str) -> None:
+    command = f"setsid sh -c 'touch there; exec sleep {MARK}' & while [ ! -e there ]; do :; done"
+    assert (await call(shell(tmp_path), "run", command=command))["exit_code"] == 0
+    assert _left() == []
 
 
-async def test_command_that_kills_its_launcher_is_ended_too(tmp_path: Path) -> None:
-    command = """(sh -c 'echo $PPID > pid'; sleep 60) &
-        while [ ! -s pid ]; do :; done; kill -9 $PPID; sleep 60"""
+async def test_command_that_kills_its_launcher_is_ended_too(tmp_path: Path, launcher: str) -> None:
+    command = f"""(sh -c 'touch there; exec sleep {MARK}' &)
+        while [ ! -e there ]; do :; done; kill -9 $PPID; sleep 0.1; exit 7"""
     began = time.monotonic()
     found = await call(shell(tmp_path, timeout_s=20), "run", command=command)
-    assert found["exit_code"] == -9
+    assert found["exit_code"] == (7 if launcher == "namespace" else -9)
     assert time.monotonic() - began < 10
-    assert not _is_alive(int((tmp_path / CTX.workflow_id / "pid").read_text()))
+    assert _left() == []
 
 
-async def test_cancelled_call_ends_its_processes(tmp_path: Path) -> None:
-    task = asyncio.create_task(call(shell(tmp_path), "run", command="echo $$ > pid; sleep 60"))
-    pid = tmp_path / CTX.workflow_id / "pid"
-    while not (pid.exists() and pid.read_text().strip()):  # noqa: ASYNC110 - another process writes it
+async def test_no_signal_of_a_command_leaves_its_namespace(tmp_path: Path, launcher: str) -> None:
+    if launcher == "reaper":
+        pytest.skip("without a namespace a command signals what its user may")
+    with subprocess.Popen(["sleep", "30"]) as outside:  # noqa: ASYNC220 - returns at once
+        command = f"kill -9 {outside.pid}; setsid sleep {MARK} & kill -9 $PPID; echo on"
+        found = await call(shell(tmp_path), "run", command=command)
+        assert (found["stdout"], found["exit_code"]) == ("on\n", 0)
+        assert outside.poll() is None
+        outside.kill()
+    assert _left() == []
+
+
+@pytest.mark.parametrize("number", [6, 9, 11, 15])
+async def test_exit_code_of_a_signal_is_that_of_a_shell(tmp_path: Path, launcher: str, number: int) -> None:
+    found = await call(shell(tmp_path), "run", command=f"kill -{number} $$")
+    assert found["exit_code"] == 128 + number
+
+
+async def test_cancelled_call_ends_its_processes(tmp_path: Path, launcher: str) -> None:
+    command = f"touch there; setsid sleep {MARK} & sleep {MARK}"
+    task = asyncio.create_task(call(shell(tmp_path), "run", command=command))
+    while not (tmp_path / CTX.workflow_id / "there").exists():  # noqa: ASYNC110 - another process makes it
         await asyncio.sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not _is_alive(int(pid.read_text()))
+    assert _left() == []
 
 
 async def test_output_is_limited_and_does_not_stop_the_command(tmp_path: Path) -> None:
@@ -402,11 +457,23 @@ async def test_memory_is_limited(tmp_path: Path) -> None:
     assert (await call(runner, "run", language="python", code=code))["exit_code"] == 7
 
 
-async def test_processes_are_limited(tmp_path: Path) -> None:
-    command = "n=0; while [ $n -lt 200 ]; do sleep 30 & n=$((n+1)); done; wait"
+async def test_processes_are_limited(tmp_path: Path, launcher: str) -> None:
+    """A bomb that would have 1,000 processes and stop there."""
+    command = f"b() {{ [ $1 -le 0 ] && sleep {MARK}; b $(($1-1)) & b $(($1-1)) & wait; }}; b 9"
     found = await call(shell(tmp_path, max_processes=10), "run", command=command)
     assert found["exit_code"] == 125
     assert "more than 10 processes" in found["stderr"]
+    assert _left() == []
+
+
+async def test_workspace_that_became_a_link_is_none(tmp_path: Path, launcher: str) -> None:
+    outside, root = tmp_path / "outside", tmp_path / "root"
+    outside.mkdir()
+    root.mkdir()
+    (root / CTX.workflow_id).symlink_to(outside)
+    error = await refused(shell(root), "run", command="echo x > y")
+    assert error.executed is False
+    assert list(outside.iterdir()) == []
 
 
 async def test_only_programs_that_are_allowed_run_and_without_a_shell(tmp_path: Path) -> None:
