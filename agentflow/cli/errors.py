@@ -106,6 +106,14 @@ _DAEMON = {
     "host_not_allowed": Exit.NOT_AUTHORISED,
 }
 
+# Refusals of commands that are no conflict with the state of a run, by their code.
+_REFUSED = {
+    "no_plan": Exit.NOT_FOUND,
+    "no_resumable_run": Exit.NOT_FOUND,
+    "step_not_found": Exit.NOT_FOUND,
+    "plan_invalid": Exit.DIAGNOSTICS,
+}
+
 # What helps, where the exception does not say it itself.
 _HINTS: tuple[tuple[type[AgentflowError], str], ...] = (
     (RunNotFound, "`agentflow list` shows the runs of the store"),
@@ -139,6 +147,18 @@ def exit_of_diagnostics(diagnostics: Sequence[Diagnostic]) -> Exit:
     return Exit.CONFIGURATION if errors == {"E_UNKNOWN_MODEL"} else Exit.DIAGNOSTICS
 
 
+def _problems(error: AgentflowError) -> list[str]:
+    """Return what is wrong with a plan that was refused, one line for each problem."""
+    if not isinstance(error, CommandRefused) or error.code != "plan_invalid":
+        return []
+    found: list[Mapping[str, Any]] = error.details.get("diagnostics") or []
+    return [
+        f"{one['code']} at {one.get('path') or '/'}: {one['message']}"
+        + (f" ({one['hint']})" if one.get("hint") else "")
+        for one in found
+    ]
+
+
 def report(error: Exception, *, debug: bool = False) -> Exit:
     """Tell the user about `error` on stderr, and give the exit code."""
     if debug:
@@ -163,6 +183,10 @@ def report(error: Exception, *, debug: bool = False) -> Exit:
     if isinstance(error, AgentflowError):
         hint = error.hint or next((hint for kind, hint in _HINTS if isinstance(error, kind)), None)
         say(error_line(error.code, str(error), hint))
+        for problem in _problems(error):
+            say(f"  {problem}")
+        if isinstance(error, CommandRefused) and error.code in _REFUSED:
+            return _REFUSED[error.code]
         known = next((exit for kind, exit in _EXITS if isinstance(error, kind)), None)
         return known or _DAEMON.get(error.code, Exit.FAILED)
     if isinstance(error, click.ClickException):

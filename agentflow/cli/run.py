@@ -276,7 +276,8 @@ def resume(
             found = id if id is not None else await _latest_request(target)
             record = await target.reader.record(found)
             workflow = await target.reader.graph(found)
-            if record.ended_at is not None and (record.output is None or PIPELINE not in workflow.metadata):
+            is_final = PIPELINE in workflow.metadata and record.state != "cancelled"
+            if record.ended_at is not None and not is_final:
                 raise RunTerminal(f"{found} has ended ({record.state})", hint=f"agentflow show {found}")
             await target.tell("resume", found, budget=raised)
             await follower.follow(target, found, workflow, since=record.last_offset)

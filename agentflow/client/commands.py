@@ -10,6 +10,7 @@ from agentflow.client.transport import Transport
 from agentflow.errors import RunTerminal
 from agentflow.records.answers import RequestList
 from agentflow.records.commands import COMMANDS, Resumed
+from agentflow.records.pipeline import PlanView
 from agentflow.records.requests import RequestRecord
 from agentflow.records.runs import RunRecord
 
@@ -36,10 +37,13 @@ class Commands:
 
     async def _tell(self, name: str, workflow_id: str, /, **arguments: Any) -> RemoteRun:
         """Give a command of the table to a run; return the run that it leads to."""
+        record = await self._send(name, workflow_id, RunRecord, **arguments)
+        return self._handle(record.workflow_id)
+
+    async def _send(self, name: str, workflow_id: str, answer: type[T], /, **arguments: Any) -> T:
         command = COMMANDS[name]
         path = "/" + command.path.format(id=quote(workflow_id, safe=""))
-        record = await self._ask(command.method, path, RunRecord, body=command.on_the_wire(**arguments))
-        return self._handle(record.workflow_id)
+        return await self._ask(command.method, path, answer, body=command.on_the_wire(**arguments))
 
     def _handle(self, workflow_id: str) -> RemoteRun:
         raise NotImplementedError
@@ -260,13 +264,9 @@ class Commands:
         expected_offset: int | None = None,
     ) -> RemoteRun:
         """Replace the plan of a request that stands for review."""
-        return await self._tell(
-            "edit_plan",
-            workflow_id,
-            plan=dict(plan),
-            plan_digest=plan_digest,
-            expected_offset=expected_offset,
-        )
+        given = {"plan": dict(plan), "plan_digest": plan_digest, "expected_offset": expected_offset}
+        await self._send("edit_plan", workflow_id, PlanView, **given)
+        return self._handle(workflow_id)
 
     async def execute(
         self,

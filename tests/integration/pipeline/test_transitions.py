@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+import threading
+from collections.abc import AsyncGenerator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from actors.testing import virtual
 from agentflow import Runtime
+from agentflow.cli import app
 from agentflow.definition.failure import ErrorInfo
 from agentflow.errors import AgentflowError
 from agentflow.models import ModelError
 from tests.integration.pipeline.support import Desk, done, model_of, normalized, plan, requests_of, step
 from tests.integration.support.runs import types_of
 from tests.integration.virtual import LoopClock
+from tests.unit.server import kit
+from tests.unit.server.kit import Serving
 
 
 @pytest.fixture(autouse=True)
@@ -29,8 +37,8 @@ BLOCKED = normalized(status="blocked", blockers=["?"])
 
 
 @asynccontextmanager
-async def run_in(phase: str, root: Any) -> AsyncIterator[tuple[Runtime, str]]:
-    """A request that stands in a phase."""
+async def run_in(phase: str, root: Any) -> AsyncGenerator[tuple[Serving, str]]:
+    """A request that stands in a phase, and the daemon that serves it."""
     gate, begun = asyncio.Event(), asyncio.Event()
 
     async def held(answer: Any) -> Any:
@@ -67,7 +75,9 @@ async def run_in(phase: str, root: Any) -> AsyncIterator[tuple[Runtime, str]]:
         normal=["no JSON"] * 3 if phase == "failed" else normal,
     )
     options = {"on_blocked": "finish"} if phase == "blocked" else None
-    async with Runtime(models=[model], services=Desk().services()) as runtime:
+    root.mkdir(parents=True)
+    async with kit.serving(root, model=model, services=tuple(Desk().services())) as served:
+        runtime = served.runtime
         requests = requests_of(runtime, root, allowed_hosts=(host,))
         review = phase in ("awaiting_review", "rejected", "paused", "cancelled")
         run = (await requests.submit("workflow: x", review=review, options=options)).run
@@ -85,7 +95,7 @@ async def run_in(phase: str, root: Any) -> AsyncIterator[tuple[Runtime, str]]:
         record = await runtime.record(run.workflow_id)
         shown = record.request
         assert (record.state, shown.phase, shown.status) == (*STATES[phase][:1], phase, STATES[phase][1])  # type: ignore[union-attr]
-        yield runtime, run.workflow_id
+        yield served, run.workflow_id
         gate.set()
         if is_held:
             await run.result()
@@ -142,20 +152,113 @@ def test_every_phase_has_a_row():
     assert all(len(row) == len(COMMANDS) for row in TABLE.values())
 
 
-@pytest.mark.parametrize("phase", list(TABLE))
-async def test_a_command_fits_a_phase_or_changes_nothing(phase: str, tmp_path: Any):
+def rounds(phase: str) -> list[list[str]]:
     """Those that change nothing are given one after another; each of the others to a run of its own."""
     changing = [name for name, wanted in zip(COMMANDS, TABLE[phase], strict=True) if wanted == OK]
-    for commands in [[name for name in COMMANDS if name not in changing], *([name] for name in changing)]:
-        root = tmp_path / commands[0]
-        async with run_in(phase, root) as (runtime, run_id):
+    return [[name for name in COMMANDS if name not in changing], *([name] for name in changing)]
+
+
+@pytest.mark.parametrize("over", ["runtime", "http"])
+@pytest.mark.parametrize("phase", list(TABLE))
+async def test_a_command_fits_a_phase_or_changes_nothing(phase: str, over: str, tmp_path: Any):
+    for commands in rounds(phase):
+        async with run_in(phase, tmp_path / commands[0]) as (served, run_id):
             for command in commands:
                 wanted = TABLE[phase][COMMANDS.index(command)]
-                before = await types_of(runtime, run_id)
-                found = await _given(runtime, run_id, command)
-                after = await types_of(runtime, run_id)
+                before = await types_of(served.runtime, run_id)
+                if over == "runtime":
+                    found = await _given(served.runtime, run_id, command)
+                else:
+                    found = await _sent(served, run_id, command)
+                after = await types_of(served.runtime, run_id)
                 assert (command, found) == (command, OK if wanted == SAME else wanted)
                 assert (after != before) is (wanted == OK), command
+
+
+class Aside:
+    """A request in a phase, in the loop of a thread: the command line wants the main thread."""
+
+    def __init__(self, phase: str, root: Path) -> None:
+        self._ready: Future[tuple[Serving, str]] = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._hold(phase, root)))
+        self._thread.start()
+        self.served, self.run_id = self._ready.result(20)
+
+    async def _hold(self, phase: str, root: Path) -> None:
+        self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            async with run_in(phase, root) as found:
+                self._ready.set_result(found)
+                await self._over.wait()
+        except BaseException as error:
+            if not self._ready.done():
+                self._ready.set_exception(error)
+            raise
+
+    def types(self) -> list[str]:
+        reading = types_of(self.served.runtime, self.run_id)
+        return asyncio.run_coroutine_threadsafe(reading, self._loop).result(20)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join(20)
+
+
+EXITS = {
+    **dict.fromkeys(("no_plan", "step_not_found"), 4),
+    **dict.fromkeys(("invalid_transition", "run_terminal", "approval_not_open"), 5),
+    "plan_invalid": 3,
+}
+HELD = ("planning", "executing", "verifying")
+
+
+@pytest.mark.parametrize("phase", list(TABLE))
+def test_the_command_line_says_the_same(phase: str, tmp_path: Path):
+    (tmp_path / "plan.json").write_text(json.dumps(plan(step("z"))))
+    for commands in rounds(phase):
+        aside = Aside(phase, tmp_path / commands[0])
+        try:
+            for command in commands:
+                if command == "resume" and phase in HELD:
+                    continue  # it follows a run that does not end by itself
+                wanted = TABLE[phase][COMMANDS.index(command)]
+                before = aside.types()
+                words = {
+                    "execute": ["execute", aside.run_id, "--detach"],
+                    "reject": ["reject", aside.run_id, "--reason", "no"],
+                    "edit": ["plan", aside.run_id, "--edit", str(tmp_path / "plan.json")],
+                    "resume": ["resume", aside.run_id],
+                    "grant": ["approve", aside.run_id, "a"],
+                    "deny": ["deny", aside.run_id, "a"],
+                }[command]
+                result = CliRunner().invoke(app, [*words, "--url", aside.served.unix_url])
+                assert (aside.types() != before) is (wanted == OK), (command, result.output)
+                if command == "resume" and phase in ("cancelled", "rejected"):
+                    assert result.exit_code == 5, result.output
+                elif wanted in EXITS:
+                    assert result.exit_code == EXITS[wanted], (command, result.output)
+                else:  # done, or what its run has come to
+                    assert result.exit_code in (0, 1, 8, 9, 10), (command, result.output)
+        finally:
+            aside.close()
+
+
+async def _sent(served: Serving, run_id: str, command: str) -> str:
+    method, path, body = {
+        "execute": ("POST", "execute", {}),
+        "reject": ("POST", "reject", {"reason": "no"}),
+        "edit": ("PUT", "plan", {"plan": plan(step("z"))}),
+        "resume": ("POST", "resume", {}),
+        "grant": ("POST", "approvals", {"step_id": "a", "decision": "grant"}),
+        "deny": ("POST", "approvals", {"step_id": "a", "decision": "deny"}),
+    }[command]
+    async with served.http() as http:
+        answer = await http.request(method, f"/workflows/{run_id}/{path}", json=body)
+    if answer.status_code < 300:
+        return OK
+    code = answer.json()["code"]
+    assert answer.status_code == {"no_plan": 404, "step_not_found": 404, "plan_invalid": 422}.get(code, 409)
+    return code
 
 
 async def _given(runtime: Runtime, run_id: str, command: str) -> str:
