@@ -9,7 +9,7 @@ import pytest
 
 from agentflow import Runtime
 from agentflow.testing import call
-from tests.integration.pipeline.support import Desk, done, model_of, plan, requests_of, step
+from tests.integration.pipeline.support import Desk, done, model_of, normalized, plan, requests_of, step
 from tests.integration.pipeline.test_delegates import Crew
 from tests.integration.support.runs import must_be_sound
 
@@ -43,7 +43,7 @@ async def _through(runtime: Runtime, run: Any) -> Any:
 async def test_a_request_is_replayed_to_the_same_end(policy: str, review: bool, tmp_path: Path):
     desk = Desk()
     steps = plan(step("a", toolsets=["files"]), step("b", "a", requires_approval=True))
-    model = model_of([steps] * 2, _delegate, normal=None)
+    model = model_of([steps] * 2, _delegate, normal=[normalized()] * 2)
     async with Runtime(models=[model], services=desk.services()) as runtime:
         run = (await requests_of(runtime, tmp_path).submit("workflow: x", review=review)).run
         assert run is not None
