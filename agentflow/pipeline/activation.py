@@ -26,10 +26,12 @@ MAX_MESSAGE = 100_000
 _PREFIX = re.compile(r"\s*(?:(?:啟用|启用)\s*)?workflow\s*:")
 _PRINTABLE = re.compile(r"[\x21-\x7e]+")
 _PIECE = re.compile(r"[^,;()\[\]{}<>\"'`|]+")
-_EMAIL = re.compile(r"[a-z0-9._%+-]+@[a-z0-9-]+(?:\.[a-z0-9-]+)+")
+_EMAIL = re.compile(r"(?:mailto:)?[a-z0-9._%+-]+@[a-z0-9-]+(?:\.[a-z0-9-]+)+")
 _FILE = re.compile(r"[a-z0-9_.~-]*\.[a-z][a-z0-9]{0,7}")
 _TICKS = re.compile(r"`+")
-_URL_END = re.compile(r"[^\x21-\x7e]|[<>\"`]")
+_URL_REST = re.compile(r"(?:[\x21\x23-\x3b\x3d\x3f-\x5f\x61-\x7e]|(?<=[/=#?&])[^\W\x00-\x7f]+)*")
+"""The rest of a URL: ASCII but <>"`, and letters beyond it that begin a part of the path or the query; behind
+another character they are the text that goes on without a blank."""
 _WORDS = re.compile(r"\S+")
 _NEAR_CHARACTERS, _NEAR_WORDS = 6, 3
 _MARKS = {"\u2019": "'", "\u2018": "'"}
@@ -56,7 +58,7 @@ def fold(text: str) -> str:
 def _folded(char: str) -> str:
     if "\uff01" <= char <= "\uff5e":
         char = chr(ord(char) - 0xFEE0)
-    elif char == "\u3000":
+    elif char in "\u3000\ufeff":  # the ideographic space, and the mark that some files begin with
         return " "
     lower = _MARKS.get(char) or char.lower()
     return lower if len(lower) == 1 else char
@@ -108,8 +110,8 @@ def _links(text: str) -> Iterator[tuple[int, int]]:
             text[start - 1].isascii() and (text[start - 1].isalnum() or text[start - 1] in "+.-")
         ):
             start -= 1
-        ending = _URL_END.search(text, place)
-        end = len(text) if ending is None else ending.start()
+        rest = _URL_REST.match(text, place)
+        end = place if rest is None else rest.end()
         yield start, end
         at = max(end, place + 3)
 
