@@ -13,10 +13,13 @@ from agentflow.definition.stage_schemas import Check
 from agentflow.pipeline.verification.findings import Content, Finding, failed, passed
 from agentflow.pipeline.verification.json_text import InvalidJson, parse_json
 
-__all__ = ["VALUE_LIMIT_BYTES", "apply_check", "headings_of", "set_keys", "urls_of"]
+__all__ = ["STRUCTURE_LIMIT_BYTES", "VALUE_LIMIT_BYTES", "apply_check", "headings_of", "set_keys", "urls_of"]
 
 VALUE_LIMIT_BYTES: Final = 8 << 20
 """The largest content that `equals` and `json_schema` read as a value."""
+
+STRUCTURE_LIMIT_BYTES: Final = 4 << 20
+"""The largest text that is searched for headings and URLs, which takes 1 s and holds the interpreter."""
 
 _URL: Final = re.compile(r"""https?://[^\s<>"'`(){}\[\]|\\^\u3000-\u303f\uff00-\uffef]+""", re.IGNORECASE)
 _FENCE: Final = re.compile(r" {0,3}(`{3,}|~{3,})")
@@ -57,8 +60,12 @@ def _text(content: Content) -> str:
         raise _Unreadable("it is not text in UTF-8") from None
 
 
-def _of_text(rule: Callable[[Any, str], str | None]) -> Callable[[Any, Content], str | None]:
+def _of_text(
+    rule: Callable[[Any, str], str | None], limit: int | None = None
+) -> Callable[[Any, Content], str | None]:
     def judge(wanted: Any, content: Content) -> str | None:
+        if limit is not None and content.size > limit:
+            return f"it has more than {limit:,} bytes"
         try:
             return rule(wanted, _text(content))
         except _Unreadable as unreadable:
@@ -137,8 +144,8 @@ _RULES: Final[dict[str, Callable[[Any, Content], str | None]]] = {
     "max_bytes": _max_bytes,
     "contains": _of_text(_contains),
     "not_contains": _of_text(_not_contains),
-    "min_urls": _of_text(_min_urls),
-    "headings": _of_text(_headings),
+    "min_urls": _of_text(_min_urls, STRUCTURE_LIMIT_BYTES),
+    "headings": _of_text(_headings, STRUCTURE_LIMIT_BYTES),
     "json_schema": _of_text(_json_schema),
     "equals": _of_text(_equals),
     "sha256": _sha256,

@@ -19,7 +19,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 __all__ = [
@@ -200,9 +200,7 @@ class Workspace:
                 found = os.fstat(descriptor)
                 if not stat.S_ISREG(found.st_mode):
                     raise WorkspaceError("not_regular", f'"{path}" is no regular file')
-                if found.st_nlink > 1:
-                    message = f'"{path}" has {found.st_nlink} names: one of them may be outside'
-                    raise WorkspaceError("outside", message)
+                _check_one_name(found, path)
                 _check_size(path, found.st_size + len(data), limit)
                 if line and found.st_size and not _ends_line(directory, name, found):
                     data = b"\n" + data  # a torn line stays by itself
@@ -229,6 +227,7 @@ class Workspace:
                 found = os.fstat(descriptor)
                 if not stat.S_ISREG(found.st_mode):
                     raise WorkspaceError("not_regular", f'"{path}" is {_kind_name(found.st_mode)}')
+                _check_one_name(found, path)
                 yield descriptor
             finally:
                 os.close(descriptor)
@@ -344,8 +343,8 @@ def _state_of(descriptor: int, path: str, *, keep: bool, hashed: bool, limit: in
     end = time.monotonic() + HASH_TIMEOUT_S
     while left > 0 and (keep or hashed):
         part = os.read(descriptor, min(left, _SLICE_BYTES))
-        if not part:
-            break  # it was cut meanwhile
+        if not part:  # it was cut meanwhile
+            return _state(found, found.st_size - left, digest if hashed else None, parts if keep else None)
         left -= len(part)
         if hashed:
             digest.update(part)
@@ -353,12 +352,23 @@ def _state_of(descriptor: int, path: str, *, keep: bool, hashed: bool, limit: in
             parts.append(part)
         if time.monotonic() > end:
             keep = hashed = False
+    return _state(found, found.st_size, digest if hashed else None, parts if keep else None)
+
+
+def _state(found: os.stat_result, size: int, digest: Any, parts: list[bytes] | None) -> FileState:
     return FileState(
-        size=found.st_size,
+        size=size,
         mtime=found.st_mtime_ns,
-        sha256=digest.hexdigest() if hashed else None,
-        body=b"".join(parts) if keep else None,
+        sha256=None if digest is None else digest.hexdigest(),
+        body=None if parts is None else b"".join(parts),
     )
+
+
+def _check_one_name(found: os.stat_result, path: str) -> None:
+    """Raise WorkspaceError for a hard link: its file may be one of another directory."""
+    if found.st_nlink > 1:
+        message = f'"{path}" has {found.st_nlink} names: one of them may be outside'
+        raise WorkspaceError("outside", message)
 
 
 def _written(descriptor: int, data: bytes) -> FileState:

@@ -261,3 +261,94 @@ def test_absolute_paths_below_the_workspace_are_its_files(place: Path) -> None:
     assert relative_path((place / "a").as_uri(), str(place)) == "a"
     assert relative_path(f"{place}x/a", str(place)) is None
     assert relative_path("file://elsewhere/a", str(place)) is None
+
+
+@pytest.mark.parametrize("outside", [True, False])
+def test_hard_link_is_not_read_because_its_file_may_be_outside(place: Path, outside: bool) -> None:
+    known = place.parent / "outside" / "key.txt" if outside else place / "own.txt"
+    known.write_text("top secret")
+    os.link(known, place / "link.txt")
+    assert codes(place, "link.txt") == ["artifact_outside_workspace"]
+    content = FileReader(str(place)).content("link.txt")
+    assert (content.exists, content.body, content.sha256) == (False, None, None)
+    assert snapshot_files(str(place), ["link.txt"])["link.txt"].get("sha256") is None
+
+
+@pytest.mark.parametrize(
+    "link", ["/proc/self/environ", "/proc/self/cwd/a", "/proc/self/fd/0", "/proc/self/root/etc/hostname"]
+)
+def test_links_of_proc_lead_nowhere(place: Path, link: str) -> None:
+    (place / "a").write_text("a")
+    (place / "x").symlink_to(link)
+    (place / "d").symlink_to(Path(link).parent)
+    assert codes(place, "x") == ["artifact_outside_workspace"]
+    assert codes(place, f"d/{Path(link).name}") == ["artifact_outside_workspace"]
+
+
+def test_file_that_grows_or_is_cut_while_it_is_read_has_one_content(place: Path) -> None:
+    """A thread writes and cuts without an end: each reading ends, and its hash is that of its bytes."""
+    file, stop = place / "log", threading.Event()
+    file.write_bytes(b"x" * (1 << 20))
+
+    def change() -> None:
+        with file.open("r+b", buffering=0) as stream:
+            while not stop.is_set():
+                stream.seek(0, os.SEEK_END)
+                for _ in range(50):
+                    stream.write(b"y" * 65_536)
+                stream.truncate(1 << 20)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    sizes: set[int] = set()
+    try:
+        for _ in range(40):
+            found = Workspace(place).read("log", keep=True)
+            assert found.body is not None
+            assert len(found.body) == found.size
+            assert found.sha256 == hashlib.sha256(found.body).hexdigest()
+            sizes.add(found.size)
+    finally:
+        stop.set()
+        thread.join()
+    assert len(sizes) > 1  # it did change
+
+
+def test_json_that_is_deep_or_no_text_is_refused_in_bounded_time(place: Path) -> None:
+    bodies = {
+        "deep": b"[" * (3 << 20),
+        "deep_objects": b'{"a":' * (1 << 19),
+        "surrogates": b'"' + b"\\ud800" * 400_000,
+        "invalid": b'"' + b"\xff" * (2 << 20) + b'"',
+    }
+    began = time.process_time()
+    for name, body in bodies.items():
+        (place / name).write_bytes(body)
+        assert codes(place, name, "json") == ["artifact_invalid_json"], name
+    assert time.process_time() - began < 5  # of this process
+
+
+def test_giant_markdown_is_checked_in_bounded_time_and_memory(place: Path) -> None:
+    import tracemalloc
+
+    from agentflow.definition.stage_schemas import Check
+    from agentflow.pipeline.verification.checks import apply_check
+
+    for body in (b"#\n", b"http://a/ ", "建".encode()):
+        (place / "giant.md").write_bytes(body * ((32 << 20) // len(body)))
+        check = Check(min_urls=3, headings=("Nothing",), contains=("nothing",))
+        began = time.process_time()
+        tracemalloc.start()
+        try:
+            assert codes(place, "giant.md", "markdown") == []
+            found = apply_check(check, FileReader(str(place)).content("giant.md"))
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert [one.code for one in found] == [
+            "check_failed:contains",
+            "check_failed:min_urls",
+            "check_failed:headings",
+        ]
+        assert time.process_time() - began < 3
+        assert peak < 200 << 20
