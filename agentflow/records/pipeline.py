@@ -64,6 +64,7 @@ class PipelineFold:
         self.accepted = False
         self.rejected: str | None = None
         self.cancelled: str | None = None
+        self.done: dict[str, dict[str, Any]] = {}
         self.executor_output: dict[str, Any] | None = None
         self.verifier_output: dict[str, Any] | None = None
         self.final_output: dict[str, Any] | None = None
@@ -106,6 +107,10 @@ class PipelineFold:
         if any(result.get("code") == "delegate_unavailable" for result in results):
             self.mode = "standalone"
 
+    def _step_completed(self, data: ev.WorkflowStepCompleted) -> None:
+        if data.step_id.startswith(PLAN_STEPS) and data.iteration is None:
+            self.done[data.step_id] = data.output
+
     def _verified(self, data: ev.VerificationCompleted) -> None:
         self.verifier_output = data.verifier_output
 
@@ -126,6 +131,7 @@ class PipelineFold:
         ev.PlanEdited: _edited,
         ev.PlanAccepted: _accepted,
         ev.PlanRejected: _rejected,
+        ev.WorkflowStepCompleted: _step_completed,
         ev.PlanExecuted: _executed,
         ev.VerificationCompleted: _verified,
         ev.PlanFinalized: _finalized,
@@ -240,23 +246,21 @@ class PipelineFold:
         return [f"workflow cancelled: {self.cancelled or 'no reason given'}"] if phase == "cancelled" else []
 
     def _shown_results(self, requests: list[RequestRecord]) -> dict[str, Any] | None:
-        """Return the executor output; steps that wait for an approval are shown as skipped results."""
+        """Return the executor output; while there is none, the results that are there, if steps wait for an
+        approval: those are shown as skipped."""
         if self.executor_output is not None:
             return self.executor_output
         waiting = [r.step_id.removeprefix(PLAN_STEPS) for r in requests if r.kind == "step"]
         if not waiting:
             return None
-        results: list[dict[str, Any]] = [
-            {
-                "step_id": step_id,
-                "status": "skipped",
-                "output": "",
-                "error": "approval required",
-                "artifacts": [],
-                "code": "approval_required",
-            }
-            for step_id in waiting
-        ]
+        results: list[dict[str, Any]] = []
+        for step in (self.plan or {}).get("steps") or ():
+            step_id: str = step["id"]
+            if step_id in waiting:
+                skipped: dict[str, Any] = {"step_id": step_id, "status": "skipped", "output": "", "artifacts": []}
+                results.append({**skipped, "error": "approval required", "code": "approval_required"})
+            elif (done := self.done.get(f"{PLAN_STEPS}{step_id}")) is not None:
+                results.append(done)
         blockers = [f"{step_id}: approval required" for step_id in waiting]
         return {"status": "blocked", "step_results": results, "blockers": blockers}
 

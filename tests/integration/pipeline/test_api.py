@@ -144,3 +144,64 @@ async def test_a_template_is_installed_changed_run_and_removed(tmp_path: Any):
         assert (await http.delete("/templates/notes")).status_code == 204
         gone = await http.get("/templates/notes")
         assert (gone.status_code, gone.json()["code"]) == (404, "template_not_found")
+
+
+async def test_all_that_a_person_decides_by_is_in_the_api(tmp_path: Any):
+    """Plan, problems and digest of a review; subject, class, digest and deadline of an approval; by whom."""
+    desk = Desk()
+    says = step("send", "a", toolsets=["messaging"], requires_approval=False, approval_status="approved")
+    model = model_of(plan(step("a"), says), lambda step_id, request: done(step_id))
+    async with (
+        serving(tmp_path, model=model, services=tuple(desk.services())) as served,
+        served.client() as client,
+        served.http() as http,
+    ):
+        begun = (await client.request("幫我規劃一個流程, 先給我看")).run
+        assert begun is not None
+        run_id = begun.workflow_id
+        await client.rest(run_id)
+        (review,) = (await http.get("/inbox")).json()["items"]
+        assert (review["kind"], review["request_type"], review["workflow_id"]) == ("input", "review", run_id)
+        shown = (await http.get(f"/workflows/{run_id}/plan")).json()
+        assert review["subject"]["plan_digest"] == shown["plan_digest"]
+        assert (shown["accepted"], [s["id"] for s in shown["plan"]["steps"]]) == (False, ["a", "send"])
+        assert {d["code"] for d in shown["diagnostics"]} == {"W_PLAN_SELF_APPROVED", "W_PLAN_UNVERIFIABLE"}
+        events = (
+            await http.get(f"/workflows/{run_id}/events", params={"type": "plan.*", "follow": "false"})
+        ).text
+        assert '"adjustments":[{' in events
+        await http.post(f"/workflows/{run_id}/execute", json={"plan_digest": shown["plan_digest"]})
+        await client.rest(run_id)
+        (asked,) = (await http.get("/inbox")).json()["items"]
+        assert (asked["kind"], asked["step_id"], asked["side_effect"]) == ("step", "execute/send", "external")
+        assert asked["deadline"] is not None
+        subject = asked["subject"]
+        assert (subject["title"], subject["action"], subject["toolsets"]) == (
+            "SEND",
+            "do send",
+            ["messaging"],
+        )
+        assert subject["inputs"]["a"]["output"] == "a is done"
+        record = (await http.get(f"/workflows/{run_id}")).json()
+        assert record["request"]["phase"] == "awaiting_approval"
+        assert record["steps"]["execute/a"]["state"] == "succeeded"
+        compact = await client.compact(run_id)
+        assert [(r["step_id"], r["status"]) for r in compact["executor_output"]["step_results"]] == [
+            ("a", "done"),
+            ("send", "skipped"),
+        ]
+        assert compact["blockers"] == ["send: approval required"]
+        body = {"step_id": "send", "decision": "deny", "reason": "no", "digest": asked["digest"]}
+        assert (await http.post(f"/workflows/{run_id}/approvals", json=body)).status_code == 200
+        output = (await client.result(run_id)).output
+        assert (await http.get("/inbox")).json()["items"] == []
+        (decided,) = output["report"]["approvals"]
+        assert (decided["decision"], decided["reason"], decided["digest"]) == (
+            "denied",
+            "no",
+            asked["digest"],
+        )
+        assert decided["by"]
+        names = {one.name: (one.side_effect, one.state) for one in await client.toolsets()}
+        assert names["messaging"] == ("external", "enabled")
+    assert desk.calls == []

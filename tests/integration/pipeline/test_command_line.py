@@ -124,6 +124,8 @@ def test_a_request_in_chinese_is_reviewed_edited_executed_approved_and_mailed(
     assert (again.exit_code, "run_terminal" in again.stderr) == (5, True)
     resumed = made.invoke("resume", run_id)
     assert resumed.exit_code == 0, resumed.stderr
+    none_left = made.invoke("resume")
+    assert (none_left.exit_code, "no_resumable_run" in none_left.stderr) == (4, True)
     assert len(mailbox[0].messages) == 1
 
 
@@ -134,6 +136,8 @@ def test_a_denied_mail_leaves_the_rest_and_exits_partial(
     waits = made.invoke("request", "plan a workflow that mails a digest", "--json")
     assert waits.exit_code == 9, waits.stderr
     run_id = json.loads(waits.stdout)["workflow_id"]
+    latest = made.invoke("resume", "--json")
+    assert (latest.exit_code, json.loads(latest.stdout)["workflow_id"]) == (9, run_id)
     denied = made.invoke("deny", run_id, "send", "--reason", "not today")
     assert denied.exit_code == 10, denied.stderr
     final = made.invoke("final", run_id)

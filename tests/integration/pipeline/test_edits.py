@@ -69,3 +69,24 @@ async def test_a_step_that_has_started_cannot_be_changed(tmp_path: Any):
             assert refused.value.code == "plan_invalid"
             assert {d["code"] for d in refused.value.details["diagnostics"]} == {"E_PLAN_STARTED"}
         assert len(await log_of(runtime, run.workflow_id)) == len(before)
+
+
+async def test_a_plan_is_edited_while_its_run_is_paused(tmp_path: Any):
+    model = model_of(_plan())
+    async with Runtime(models=[model], services=Desk().services()) as runtime:
+        run = (await requests_of(runtime, tmp_path).submit("workflow: x")).run
+        assert run is not None
+        await run.rest()
+        await runtime.pause(run.workflow_id)
+        changed = _plan()
+        changed["steps"][2]["action"] = "tell Ann as well"
+        await runtime.edit_plan(run.workflow_id, changed)
+        await runtime.resume(run.workflow_id)
+        await run.rest()
+        await runtime.decide(run.workflow_id, step_id="send", granted=True)
+        result = await run.result()
+        events = await must_be_sound(runtime, run.workflow_id)
+    assert [s["status"] for s in result.output["final_output"]["steps"]] == ["done"] * 3
+    assert sum(e.type == "approval.requested" for e in events) == 1  # its step has not changed
+    told = next(r for r in model.requests if '"step_id":"b"' in r.messages[-1].content)
+    assert "tell Ann as well" in told.messages[-1].content
