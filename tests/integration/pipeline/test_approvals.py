@@ -14,7 +14,7 @@ from actors.testing import virtual
 from agentflow import Runtime
 from agentflow.config import TerminalConfig, ToolsetsConfig
 from agentflow.definition.failure import ErrorInfo
-from agentflow.errors import CommandRefused
+from agentflow.errors import AgentflowError, CommandRefused
 from agentflow.events.tracing import trace_id_of
 from agentflow.models import ModelError
 from agentflow.pipeline.requests import Requests, toolsets_of
@@ -235,3 +235,59 @@ async def test_a_grant_is_for_one_dispatch_and_attempts_of_a_safe_retry_share_it
         types = [e.type for e in await log_of(runtime, run.workflow_id)]
     assert (final["status"], len(seen)) == ("ready", 2)
     assert (types.count("approval.requested"), types.count("approval.granted")) == (1, 1)
+
+
+@pytest.mark.parametrize("granted", [True, False])
+async def test_a_decision_holds_after_the_end_of_its_run(tmp_path: Path, granted: bool):
+    desk, model = Desk(), model_of(plan(step("a"), step("send", toolsets=["messaging"])))
+    async with Runtime(models=[model], services=desk.services()) as runtime:
+        run = (await requests_of(runtime, tmp_path).submit("workflow: x")).run
+        assert run is not None
+        await run.rest()
+        await runtime.decide(run.workflow_id, step_id="send", granted=granted, by="ann")
+        await run.result()
+        before = len(await log_of(runtime, run.workflow_id))
+        await runtime.decide(run.workflow_id, step_id="send", granted=granted)
+        for step_id, decision, code in (
+            ("send", not granted, "decision_conflict"),
+            ("a", granted, "run_terminal"),
+            ("none", granted, "step_not_found"),
+        ):
+            with pytest.raises(AgentflowError) as refused:
+                await runtime.decide(run.workflow_id, step_id=step_id, granted=decision)
+            assert (step_id, refused.value.code) == (step_id, code)
+        assert len(await log_of(runtime, run.workflow_id)) == before
+
+
+async def test_what_is_refused_anyway_is_asked_about_by_nobody(tmp_path: Path):
+    """Dependencies and toolsets come before the approval."""
+
+    @function(side_effect="external")
+    def act() -> str:
+        """Act."""
+        return "acted"
+
+    desk = Desk()
+    model = model_of(delegate=lambda step_id, request: done(step_id, status="failed", output="", error="no"))
+    steps = plan(
+        step("off", toolsets=["gone"]), step("failed"), step("after", "failed", toolsets=["messaging"])
+    )
+    toolsets = toolsets_of([*desk.services(), Service.of("gone", act)], enabled=("messaging", "files"))
+    async with Runtime(models=[model], services=desk.services()) as runtime:
+        settings = PipelineSettings(workspace_roots=(str(tmp_path),))
+        run = await Requests(runtime, settings, toolsets=toolsets).submit_plan(steps)
+        result = await run.result()
+        types = [e.type for e in await log_of(runtime, run.workflow_id)]
+    assert [s["status"] for s in result.output["final_output"]["steps"]] == ["skipped", "failed", "skipped"]
+    assert "approval.requested" not in types
+
+
+async def test_without_a_delegate_no_approval_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("AGENTFLOW_MODEL")
+    async with Runtime(models=[], services=Desk().services()) as runtime:
+        requests = requests_of(runtime, tmp_path, delegate="none")
+        run = await requests.submit_plan(plan(step("send", toolsets=["messaging"])))
+        final = (await run.result()).output["final_output"]
+        types = [e.type for e in await log_of(runtime, run.workflow_id)]
+    assert (final["status"], final["blockers"][0]) == ("blocked", "send: delegate unavailable")
+    assert "approval.requested" not in types
