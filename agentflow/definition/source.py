@@ -19,6 +19,7 @@ from agentflow.definition.diagnostics import did_you_mean
 from agentflow.definition.report import NOWHERE, Fatal, Report, shown
 from agentflow.definition.source_text import Lines, Media, Source
 from agentflow.definition.source_tree import Array, Member, Node, Object, Place, Scalar, child_pointer
+from agentflow.json_numbers import costly_numbers
 
 __all__ = [
     "MAX_BYTES",
@@ -168,6 +169,9 @@ def decode(data: bytes | str, report: Report, media: Media | None) -> str:
             place,
             hint="save as UTF-8",
         ) from None
+    costly = costly_numbers(data)
+    if costly is not None:
+        raise report.fatal("E_LIMIT", f"document has {costly}", (1, 1), hint="write them as strings")
     bad = _CONTROL.search(text) or (_YAML_UNPRINTABLE.search(text) if media != "json" else None)
     if bad:
         place = Lines(text).place(bad.start())

@@ -39,6 +39,9 @@ VALUES: Final[dict[str, bytes]] = {
     "500,000 fractions": b"[" + b"1.375," * (MIB // 2) + b"1]",
     "7 MiB of text": b'"' + b'[{\\"\\u00e9 ' * (7 * MIB // 12) + b'"',
     "integers of 4,000 digits": b"[" + b"9" * 4_000 + (b"," + b"9" * 4_000) * 64 + b"]",
+    "numbers near the ends of the range": b"[" + b"1e300," * (MIB + MIB // 8) + b"1]",
+    "numbers halfway between two": b"[" + b"1e23," * (MIB + MIB // 4) + b"1]",
+    "60 KiB of numbers near the ends": b"[" + b"1e300," * 10_000 + b"1]",
     "7 MiB in such integers": b"[" + b"9" * 4_000 + (b"," + b"9" * 4_000) * 1_700 + b"]",
 }
 """Inputs that cost to decode, to keep and to write, whatever their schema is."""
