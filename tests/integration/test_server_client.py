@@ -40,7 +40,7 @@ from tests.unit.server.kit import APPROVAL, ECHO, STEPS, Gate, agents, echo, hol
 from tests.unit.server.logs import Writer
 
 # Who asks is known to the daemon; how an answer came is too.
-OWN = {"by", "code", "trusted", "via"}
+OWN = {"asked", "by", "code", "trusted", "via"}
 SHARED = (
     *("submit", "run", "attach", "cancel", "pause", "resume", "resume_all", "retry", "fork", "signal"),
     "requests",
