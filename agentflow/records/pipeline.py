@@ -257,7 +257,12 @@ class PipelineFold:
         for step in (self.plan or {}).get("steps") or ():
             step_id: str = step["id"]
             if step_id in waiting:
-                skipped: dict[str, Any] = {"step_id": step_id, "status": "skipped", "output": "", "artifacts": []}
+                skipped: dict[str, Any] = {
+                    "step_id": step_id,
+                    "status": "skipped",
+                    "output": "",
+                    "artifacts": [],
+                }
                 results.append({**skipped, "error": "approval required", "code": "approval_required"})
             elif (done := self.done.get(f"{PLAN_STEPS}{step_id}")) is not None:
                 results.append(done)

@@ -94,7 +94,7 @@ async def cut_and_go_on(tmp_path: Any, every: int) -> None:
         where = f"cut behind {before[-1]} at {upto - 1}"
         async with Runtime(cut, models=[again], services=desk.services()) as runtime:
             await runtime.recover()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 result = await _drive(runtime, run_id)
             events = await must_be_sound(runtime, run_id)
             record = await runtime.record(run_id)
