@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.integration.pipeline.test_crashes import cut_and_go_on
-from tests.integration.pipeline.test_killed_process import Launcher, kill_and_go_on, launcher, whole
+from tests.integration.pipeline.test_killed_process import Launcher, kill_and_go_on, whole
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,8 @@ async def test_behind_every_event_another_process_goes_on_and_repeats_nothing(tm
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_process_is_killed_behind_every_event(launcher: Launcher, tmp_path: Path):
-    wanted, types = whole(launcher, tmp_path / "whole")
-    for offset in range(len(types) - 1):
-        kill_and_go_on(launcher, tmp_path / str(offset), offset, wanted)
+def test_a_process_is_killed_behind_every_event(tmp_path: Path):
+    with Launcher() as launcher:
+        wanted, types = whole(launcher, tmp_path / "whole")
+        for offset in range(len(types) - 1):
+            kill_and_go_on(launcher, tmp_path / str(offset), offset, wanted)

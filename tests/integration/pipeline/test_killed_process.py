@@ -7,12 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
 from agentflow.events.open import open_log
 from tests.integration.support.runs import must_be_sound
@@ -36,15 +34,11 @@ class Launcher:
         self._server.stdin.write(msgspec.json.encode(order).decode() + "\n")
         return int(self._server.stdout.readline())
 
-    def close(self) -> None:
+    def __enter__(self) -> Launcher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._server.communicate()
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    found = Launcher()
-    yield found
-    found.close()
 
 
 def _answer(folder: Path) -> dict[str, Any]:
@@ -95,10 +89,11 @@ def kill_and_go_on(launcher: Launcher, folder: Path, offset: int, wanted: dict[s
     assert found["asked"][2] <= 2 * (3 - len(_done(before)))
 
 
-def test_a_killed_process_repeats_no_step_that_is_done(launcher: Launcher, tmp_path: Path):
-    wanted, types = whole(launcher, tmp_path / "whole")
-    assert [s["status"] for s in wanted["final"]["steps"]] == ["done"] * 3
-    events = _events(tmp_path / "whole")
-    first = next(e.offset for e in events if e.type == "workflow.step_completed" and e.step == "execute/a")
-    for name, offset in (("step", first), ("executed", types.index("plan.executed"))):
-        kill_and_go_on(launcher, tmp_path / name, offset, wanted)
+def test_a_killed_process_repeats_no_step_that_is_done(tmp_path: Path):
+    with Launcher() as launcher:
+        wanted, types = whole(launcher, tmp_path / "whole")
+        assert [s["status"] for s in wanted["final"]["steps"]] == ["done"] * 3
+        events = _events(tmp_path / "whole")
+        ends = [e.offset for e in events if e.type == "workflow.step_completed" and e.step == "execute/a"]
+        for name, offset in (("step", ends[0]), ("executed", types.index("plan.executed"))):
+            kill_and_go_on(launcher, tmp_path / name, offset, wanted)

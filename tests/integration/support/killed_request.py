@@ -1,4 +1,4 @@
-"""Requests of five stages in processes of their own, each killed by itself right behind the commit of one event.
+"""Requests of five stages in processes of their own, each killed by itself behind the commit of one event.
 
 `python -m tests.integration.support.killed_request` reads lines {folder, offset, run} and forks a process for
 each, so that imports are paid for once: a new run if `run` is null, or that run goes on; offset -1 kills
