@@ -36,7 +36,7 @@ from agentflow.events import catalogue as ev
 from agentflow.events.catalogue import TERMINAL_TYPES
 from agentflow.events.log import RunRow
 from agentflow.runtime.child_forks import fork_of_child, origin_of_child
-from agentflow.runtime.command_handlers import (
+from agentflow.runtime.command_messages import (
     Answer,
     Attach,
     Cancel,
@@ -105,7 +105,7 @@ def pass_on_command(data: Any, via: str) -> Command:
     if isinstance(data, ev.InputCancelled):
         return Withdraw(request_id=data.request_id, reason=data.reason, by="parent")
     return DecideRequest(
-        granted=isinstance(data, ev.ApprovalGranted),
+        granted="grant" if isinstance(data, ev.ApprovalGranted) else "deny",
         request_id=data.request_id,
         reason=None if data.reason is UNSET else data.reason,
         response=None if data.response is UNSET else data.response,
