@@ -102,12 +102,10 @@ def step_completed(
     `messages`: what goes along its edges, already judged; None for what its kind makes of the output.
     `first`: the index of the first of them, behind those that it sent before its end.
     """
-    moves: Decisions = []
     node = activation.node
-    routed: tuple[ev.SentMessage, ...] | None = None
-    if messages is not None or (node.routes and activation.iteration is None and next_port in (None, "next")):
+    if messages is None and node.routes and activation.iteration is None and next_port in (None, "next"):
         message = judged or node.kind.message(activation, output)
-        if judged is None and messages is None and has_code(node):
+        if judged is None and has_code(node):
 
             def complete(found: Outgoing) -> Decisions:
                 return step_completed(
@@ -121,55 +119,61 @@ def step_completed(
                     judged=found,
                 )
 
-            return [
-                Unjudged(Judgement(f"route {activation.key} {activation.attempt}", node, message), complete)
-            ]
-        outgoing = [message] if messages is None else messages
-        sent = route_messages(node, outgoing, state.shared.values, first)
-        if isinstance(sent, ErrorInfo):
-            return step_failed(activation, sent, now)
-        routed = sent
-    ref: Any = msgspec.UNSET
+            route = Judgement(f"route {activation.key} {activation.attempt}", node, message)
+            return [Unjudged(route, complete)]
+        messages = (message,)
+    sent = None if messages is None else route_messages(node, messages, state.shared.values, first)
+    if isinstance(sent, ErrorInfo):
+        return step_failed(activation, sent, now)
     writes = global_writes
-    if activation.node.writes is not None and activation.iteration is None:
-        found = written(state, activation, output, writes)
-        if isinstance(found, ErrorInfo):
-            return step_failed(activation, found, now)
-        writes = found
-    duration = elapsed_ms(activation.started, now)
-    tool = activation.tool
-    is_result = tool is not None and output is tool.output and tool.output_size > 0
+    if node.writes is not None and activation.iteration is None:
+        writes = written(state, activation, output, writes)
+        if isinstance(writes, ErrorInfo):
+            return step_failed(activation, writes, now)
+    moves: Decisions = []
     if activation.agent is not None and node.agent_name is not None:
-        saved = _state_saved(state, activation, output, now)
-        ref = saved.ref
-        moves.append(saved)
+        moves.append(_state_saved(state, activation, output, now))
+    ref = moves[0].ref if moves else msgspec.UNSET
     if node.kind.announces_end:
         moves += node.kind.before_end(state, activation, output, now)
-    moves.append(
-        ev.WorkflowStepCompleted(
-            step_id=node.id,
-            iteration=activation.iteration,
-            activation=activation.base_key,
-            step_index=node.index,
-            attempt=activation.attempt,
-            path=activation.path.key,
-            visit=activation.visit,
-            clock=activation.clock,
-            superstep=activation.superstep or msgspec.UNSET,
-            duration_ms=duration,
-            output=output,
-            output_size=tool.output_size if tool is not None and is_result else size_of(output),
-            state_ref=ref,
-            items=items,
-            next=msgspec.UNSET if next_port is None else next_port,
-            messages=msgspec.UNSET if routed is None else routed,
-            state=_state_writes(writes),
-            usage=activation.usage if activation.agent is not None else msgspec.UNSET,
-        )
-    )
-    if routed:
-        moves += undelivered(activation, routed)
+    moves.append(_end_of_success(activation, now, output, next_port, items, writes, sent, ref))
+    if sent:
+        moves += undelivered(activation, sent)
     return moves
+
+
+def _end_of_success(
+    activation: Activation,
+    now: int,
+    output: Any,
+    next_port: str | None,
+    items: Any,
+    writes: Written | None,
+    sent: tuple[ev.SentMessage, ...] | None,
+    state_ref: str | msgspec.UnsetType,
+) -> ev.WorkflowStepCompleted:
+    tool = activation.tool
+    is_result = tool is not None and output is tool.output and tool.output_size > 0
+    return ev.WorkflowStepCompleted(
+        step_id=activation.node.id,
+        iteration=activation.iteration,
+        activation=activation.base_key,
+        step_index=activation.node.index,
+        attempt=activation.attempt,
+        path=activation.path.key,
+        visit=activation.visit,
+        clock=activation.clock,
+        superstep=activation.superstep or msgspec.UNSET,
+        duration_ms=elapsed_ms(activation.started, now),
+        output=output,
+        output_size=tool.output_size if tool is not None and is_result else size_of(output),
+        state_ref=state_ref,
+        items=items,
+        next=msgspec.UNSET if next_port is None else next_port,
+        messages=msgspec.UNSET if sent is None else sent,
+        state=_state_writes(writes),
+        usage=activation.usage if activation.agent is not None else msgspec.UNSET,
+    )
 
 
 def _state_writes(writes: Written | None) -> ev.StateWrites | msgspec.UnsetType:
