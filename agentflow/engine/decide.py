@@ -333,7 +333,7 @@ def _begin(state: RunState, activation: Activation, now: int, found: Found) -> D
         hit = known
     moves: Decisions = [_started(state, activation, prepared)]
     if hit is not None:
-        return moves + cached_completion(activation, hit, clock)
+        return moves + cached_completion(state, activation, hit, now, clock)
     return moves + node.kind.start(state, activation, prepared, now)
 
 

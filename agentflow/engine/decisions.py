@@ -17,6 +17,7 @@ from agentflow.engine.messages import NO_EDGE, Outgoing, route_messages, undeliv
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import iso
+from agentflow.events.families.base import Reference
 
 __all__ = [
     "Decisions",
@@ -94,6 +95,8 @@ def step_completed(
     judged: Outgoing | None = None,
     messages: Sequence[Outgoing] | None = None,
     first: int = 0,
+    cached: Reference | msgspec.UnsetType = msgspec.UNSET,
+    clock: int | None = None,
 ) -> Decisions:
     """The end of a step that succeeded; for an agent its state record goes before (page 000 §5).
 
@@ -101,6 +104,7 @@ def step_completed(
     with the results of the code on its edges; without it, a node with such edges gives an Unjudged.
     `messages`: what goes along its edges, already judged; None for what its kind makes of the output.
     `first`: the index of the first of them, behind those that it sent before its end.
+    `cached`: the result that served, of an activation that begins and ends at once, at this `clock`.
     """
     node = activation.node
     if messages is None and node.routes and activation.iteration is None and next_port in (None, "next"):
@@ -117,6 +121,8 @@ def step_completed(
                     items=items,
                     global_writes=global_writes,
                     judged=found,
+                    cached=cached,
+                    clock=clock,
                 )
 
             route = Judgement(f"route {activation.key} {activation.attempt}", node, message)
@@ -124,19 +130,24 @@ def step_completed(
         messages = (message,)
     sent = None if messages is None else route_messages(node, messages, state.shared.values, first)
     if isinstance(sent, ErrorInfo):
-        return step_failed(activation, sent, now)
+        return step_failed(activation, sent, now, clock=clock)
     writes = global_writes
     if node.writes is not None and activation.iteration is None:
         writes = written(state, activation, output, writes)
         if isinstance(writes, ErrorInfo):
-            return step_failed(activation, writes, now)
+            return step_failed(activation, writes, now, clock=clock)
     moves: Decisions = []
     if activation.agent is not None and node.agent_name is not None:
         moves.append(_state_saved(state, activation, output, now))
     ref = moves[0].ref if moves else msgspec.UNSET
-    if node.kind.announces_end:
+    if node.kind.announces_end and cached is msgspec.UNSET:
         moves += node.kind.before_end(state, activation, output, now)
-    moves.append(_end_of_success(activation, now, output, next_port, items, writes, sent, ref))
+    end = _end_of_success(activation, now, output, next_port, items, writes, sent, ref)
+    if cached is not msgspec.UNSET:
+        end = msgspec.structs.replace(
+            end, cached=cached, clock=end.clock if clock is None else clock, duration_ms=0
+        )
+    moves.append(end)
     if sent:
         moves += undelivered(activation, sent)
     return moves
