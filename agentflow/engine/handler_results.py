@@ -25,6 +25,7 @@ from agentflow.engine.decisions import (
     step_fields,
     undelivered,
 )
+from agentflow.engine.globals import written
 from agentflow.engine.grants import denied_write
 from agentflow.engine.ids import derive
 from agentflow.engine.mail import MAX_QUEUED, MAX_SENT
@@ -54,6 +55,9 @@ _MISUSE = frozenset(
     {"message_type_undeclared", "unknown_target", "no_response_handler", "message_not_encodable"}
 )
 """Codes of mistakes that another attempt would repeat (page 002 §16)."""
+
+
+_NOTHING_WRITTEN = ev.StateWrites()
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,11 +138,18 @@ def handler_completed(
     sent = route_messages(activation.node, messages, state.shared.values)
     if isinstance(sent, ErrorInfo):
         return left + step_failed(activation, sent, now)
+    written_globals = None
+    if activation.node.writes is not None and activation.iteration is None:
+        written_globals = written(state, activation, output, None)
+        if isinstance(written_globals, ErrorInfo):
+            return left + step_failed(activation, written_globals, now)
     asked = [_requested(state, activation, question, i, now) for i, question in enumerate(requests)]
     moves: Decisions = left + [event for event in asked if not _is_asked(state, event)]
     kept = ev.StateWrites(
         private=dict(private or {}),
         shared=tuple(ev.SharedWrite(key=key, value=value) for key, value in shared),
+        globals={} if written_globals is None else written_globals.values,
+        appended={} if written_globals is None else written_globals.appended,
     )
     moves.append(
         ev.WorkflowStepCompleted(
@@ -147,7 +158,7 @@ def handler_completed(
             output=output,
             output_size=size_of(output),
             messages=sent,
-            state=kept if kept.private or kept.shared else UNSET,
+            state=kept if kept != _NOTHING_WRITTEN else UNSET,
         )
     )
     return [*moves, *undelivered(activation, sent)]
