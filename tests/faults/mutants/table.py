@@ -9,7 +9,7 @@ from typing import NamedTuple
 __all__ = ["EXPLAINED", "MUTANTS", "Mutant"]
 
 _UNIT = "tests/unit/engine/"
-ENGINE = ("tests/unit/engine", "tests/golden/test_golden_logs.py")
+ENGINE = ("tests/unit/engine", "tests/golden/test_golden_logs.py", "tests/conformance/kinds")
 
 
 class Mutant(NamedTuple):
