@@ -74,7 +74,6 @@ class PipelineState:
 
     __slots__ = (
         "accepted",
-        "accepted_by",
         "activated",
         "adjustments",
         "approvals",
@@ -117,7 +116,6 @@ class PipelineState:
         """The digest of the plan before any edit."""
         self.adjustments: tuple[Any, ...] = ()
         self.accepted = False
-        self.accepted_by: str | None = None
         self.rejected = False
         self.ir_hash: str | None = None
         self.graph: Graph | None = None
