@@ -105,7 +105,7 @@ def model_failed(
     usage: Usage | None = None,
     uncharged: bool = False,
 ) -> Decisions:
-    """The model call failed: repeat it, use the next model, pause, or fail (page 000 §9). `uncharged`: it
+    """Repeat a failed model call, use the next model, pause, or fail (page 000 §9). `uncharged`: it
     cannot have cost anything, since the provider never worked on it."""
     call = state.calls.get(call_id)
     if call is None:
@@ -225,7 +225,7 @@ def _delay(
     now: int,
     draw: float,
 ) -> float | None:
-    """Seconds until the next attempt, or None when there is none."""
+    """Return the seconds until the next attempt; None if there is none."""
     if failures >= policy.max_attempts or not policy.covers(error.category, error.code):
         return None
     delay = policy.backoff.delay(failures) * (1 + policy.jitter * draw)
@@ -292,7 +292,7 @@ def tool_failed(
     now: int,
     draw: float,
 ) -> Decisions:
-    """The tool raised, timed out or was lost. `unknown`: it may have happened all the same.
+    """Return what follows from a tool that raised, timed out or was lost. `unknown`: it may have happened.
 
     Of an agent the error goes to the agent; a tool node repeats the call by its policy when that is safe.
     """
@@ -348,7 +348,7 @@ def attempt_failed(
     draw: float,
     closed: Sequence[Any] = (),
 ) -> Decisions:
-    """An agent's attempt came to nothing: start over with a fresh context, or fail (page 001 §5.7).
+    """Start an agent's failed attempt over with a fresh context, or fail (page 001 §5.7).
 
     Never starts over once an unsafe tool call is recorded, which would repeat it.
     """

@@ -36,18 +36,18 @@ Decisions = list[Any]
 
 
 def elapsed_ms(since: int, now: int) -> int:
-    """Whole milliseconds between two times in microseconds; never negative, though a clock may step."""
+    """Return the whole milliseconds between two times in microseconds; 0 if the clock stepped back."""
     return max(0, now - since) // 1000
 
 
 def due(now: int, delay: float) -> tuple[int, str]:
-    """A delay in seconds as (milliseconds, RFC 3339 time when it is over)."""
+    """Return a delay in seconds as (milliseconds, RFC 3339 time when it is over)."""
     ms = round(delay * 1000)
     return ms, iso(now + ms * 1000)
 
 
 def scope_fields(activation: Activation) -> dict[str, Any]:
-    """The fields that every event of a step has."""
+    """Return the fields that every event of a step has."""
     return {
         "step_id": activation.node.id,
         "iteration": activation.iteration,
@@ -73,13 +73,13 @@ def step_fields(activation: Activation, clock: int | None = None) -> dict[str, A
 
 
 def idempotency_key(state: RunState, activation: Activation, call_id: str) -> str:
-    """Equal for all attempts of a call (page 000 §4)."""
+    """Return a key that all attempts of a call share (page 000 §4)."""
     iteration = "" if activation.iteration is None else activation.iteration
     return f"{state.workflow_id}/{activation.node.id}/{iteration}/{call_id}"
 
 
 def size_of(value: Any) -> int:
-    """Bytes of canonical JSON."""
+    """Return the length of a value as canonical JSON, in bytes."""
     return len(canonical_json(value))
 
 
@@ -98,7 +98,7 @@ def step_completed(
     cached: Reference | msgspec.UnsetType = msgspec.UNSET,
     clock: int | None = None,
 ) -> Decisions:
-    """The end of a step that succeeded; for an agent its state record goes before (page 000 §5).
+    """Return the end of a step that succeeded; for an agent its state record goes before (page 000 §5).
 
     `global_writes`: those of its child paths; what the node itself writes comes on top. `judged`: its message
     with the results of the code on its edges; without it, a node with such edges gives an Unjudged.
@@ -240,7 +240,7 @@ def _late_joins(activation: Activation) -> frozenset[str]:
 
 
 def state_record(state: RunState, activation: Activation, output: Any, now: int) -> dict[str, Any]:
-    """The record of a finished agent step (page 000 §5): a view of the log, rebuilt whenever wanted."""
+    """Return the record of a finished agent step (page 000 §5): a view of the log."""
     agent = activation.node.agent
     return {
         "schema_version": 1,
@@ -271,7 +271,7 @@ def step_failed(
     items: Any = msgspec.UNSET,
     clock: int | None = None,
 ) -> Decisions:
-    """The end of a step that failed, or was cancelled (category `cancelled`)."""
+    """Return the end of a step that failed, or was cancelled (category `cancelled`)."""
     return [
         ev.WorkflowStepFailed(
             **step_fields(activation, clock),

@@ -94,7 +94,7 @@ def handler_output(
     kind: Literal["output", "intermediate"] = "output",
     index: int | None = None,
 ) -> Decisions:
-    """The handler gave something out while it runs, as the `index`th of its attempt, from 0.
+    """Return the event of a value that a handler yields: the `index`th of its attempt, from 0.
 
     Empty if this attempt is over, and if the log has the value already: a handler whose process died begins
     its attempt once more.
@@ -124,7 +124,7 @@ def handler_completed(
     requests: Sequence[Question] = (),
     output: Any = None,
 ) -> Decisions:
-    """The handler returned. Empty if this attempt is over."""
+    """Return the end of an activation whose handler returned; empty if this attempt is over."""
     activation = _at_work(state, activation_key, attempt)
     if activation is None:
         return []
@@ -167,8 +167,7 @@ def handler_completed(
 def handler_failed(
     state: RunState, activation_key: str, attempt: int, error: ErrorInfo, *, now: int, draw: float
 ) -> Decisions:
-    """The handler raised: try again by the policy of its node, or fail. Empty if this attempt is
-    over."""
+    """Try a handler that raised again by the policy of its node, or fail; empty if this attempt is over."""
     activation = _at_work(state, activation_key, attempt)
     if activation is None:
         return []
@@ -225,7 +224,7 @@ def _is_asked(state: RunState, event: ev.InputRequested) -> bool:
 
 
 def input_expired(state: RunState, request_id: str) -> Decisions:
-    """The time of a question is over: its `on_timeout` is the answer, or the node that asked fails."""
+    """Answer an overdue question with its `on_timeout`, or fail the node that asked."""
     request = state.requests.get(request_id)
     if request is None or not isinstance(request.data, ev.InputRequested):
         return []

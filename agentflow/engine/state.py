@@ -76,8 +76,8 @@ class OpenCall:
 
 
 class OpenRequest:
-    """A question to a person: whether work may be done, or what to do about a call whose outcome nobody
-    knows. `call_id` is the call in question, "" for a whole step."""
+    """A question to a person: whether work may be done, or what to do about a call whose outcome is
+    unknown. `call_id` is the call in question, "" for a whole step."""
 
     __slots__ = ("activation", "call_id", "data", "offset", "request_id", "ts")
 

@@ -76,7 +76,7 @@ _GOES_ON = ("drain", "storage")
 
 
 class RegisteredGraph(NamedTuple):
-    """A graph that somebody registered, and whether that client was trusted."""
+    """A registered graph, and whether that client was trusted."""
 
     submission: Submission
     trusted: bool = True
@@ -141,7 +141,7 @@ class ChildRunCommands(SubmitCommand):
 
     async def _registered(self, name: str, *, trusted: bool) -> RegisteredGraph | None:
         """Return the graph of a name; None if there is none. A trusted run takes none of an untrusted client:
-        whoever may register a name must not decide what it does. An untrusted run stays one in any case."""
+        a client that may register a name must not decide what it does. An untrusted run stays untrusted."""
         if name in self._graphs_by_name:
             return RegisteredGraph(self._graphs_by_name[name])
         found = None if self.graph_source is None else await self.graph_source(name)

@@ -348,7 +348,7 @@ def refusal(
     state: RunState, activation: Activation, looked: Looked | None, now: int, *, delegated: bool = False
 ) -> Decisions:
     """Return the end of a step that must not reach the delegate: toolsets first, then the delegate, then
-    an approval that nobody waits for. `delegated`: a delegate works on it."""
+    an approval that no person is asked for. `delegated`: a delegate works on it."""
     pipeline = _pipeline(state)
     metadata = activation.node.spec.metadata
     off = [name for name in cast("list[str]", metadata["toolsets"]) if _is_off(state, name, looked)]
