@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from agentflow.definition.drawing import DrawnWay, inner_of, joins_of, nodes_of, ways_of
-from agentflow.definition.ir import Workflow
+from agentflow.definition.ir import Node, Workflow
 from agentflow.definition.kinds import kind_of
 
 __all__ = ["DrawnEdge", "DrawnNode", "GraphLayout", "Point", "lay_out"]
@@ -114,6 +114,25 @@ def _level(path: str) -> str:
     return head + slash
 
 
+def _drawn(node: Node, prefix: str, width: float, height: float) -> DrawnNode:
+    """Return a node at the corner of its graph."""
+    kind = kind_of(node)
+    return DrawnNode(
+        id=prefix + node.id,
+        label=node.id,
+        kind=kind.name,
+        shape=kind.shape,
+        x=0,
+        y=0,
+        width=width,
+        height=height,
+        parent=prefix[:-1] or None,
+        group=inner_of(node) is not None,
+        for_each=node.for_each is not None,
+        conditional=node.guard is not None,
+    )
+
+
 def _place(workflow: Workflow, prefix: str, ways: Mapping[str, Sequence[DrawnWay]]) -> _Placed:
     boxes: list[_Box] = []
     inner: dict[str, _Placed] = {}
@@ -128,20 +147,7 @@ def _place(workflow: Workflow, prefix: str, ways: Mapping[str, Sequence[DrawnWay
             inner[path] = found = _place(graph, f"{path}/", ways)
             width, height = max(width, found.width), found.height + _HEADER
         boxes.append(_Box(path, width, height))
-        drawn[path] = DrawnNode(
-            id=path,
-            label=node.id,
-            kind=kind.name,
-            shape=kind.shape,
-            x=0,
-            y=0,
-            width=width,
-            height=height,
-            parent=prefix[:-1] or None,
-            group=graph is not None,
-            for_each=node.for_each is not None,
-            conditional=node.guard is not None,
-        )
+        drawn[path] = _drawn(node, prefix, width, height)
     for join in joins_of(workflow, prefix):
         boxes.append(_Box(join, _JOIN, _JOIN))
         drawn[join] = DrawnNode(

@@ -33,7 +33,6 @@ class Ways:
         self._by_id: dict[str, NodeBody] = {}
         for body in bodies:
             self._by_id.setdefault(body.id, body)
-        self._by_edge: dict[str, Found] = {}
         edges = document.get("edges")
         for edge in cast("list[Found]", edges.value) if edges else []:
             self._add_edge(edge)

@@ -39,7 +39,7 @@ __all__ = [
 
 
 def ask_step(state: RunState, activation: Activation, subject: dict[str, Any], now: int) -> Decisions:
-    """Whether the step may start, with all that it will start with."""
+    """Ask whether a step may start, with all that it will start with."""
     policy = activation.node.spec.approval
     assert policy is not None
     kind = activation.node.kind
@@ -83,7 +83,7 @@ def ask_anew(state: RunState, activation: Activation, now: int) -> Decisions:
 def ask_call(
     state: RunState, activation: Activation, record: ToolRecord, parameters: Any, now: int
 ) -> Decisions:
-    """Whether this call of a function may be made, with its arguments."""
+    """Ask whether a call of a function may be made, with its arguments."""
     info = record.info or state.bindings.of_node(activation.node).tools[record.name]
     subject = {
         "tool_call_id": record.call.id,
@@ -155,7 +155,7 @@ def _ask(
 
 
 def call_needs_consent(activation: Activation, info: ToolInfo, record: ToolRecord) -> bool:
-    """Whether a call must be asked about first. `never` lowers only what the document itself asks for."""
+    """Return whether a call must be asked about first. `never` lowers only what the document asks for."""
     if record.approval is not None:
         return False
     if (
@@ -182,7 +182,7 @@ def decided(
     claimed_actor: str | None = None,
     response: Any = None,
 ) -> Decisions:
-    """The decision of an open request."""
+    """Return the event of a decision about an open request."""
     data = request.data
     assert isinstance(data, ev.ApprovalRequested)
     kind = ev.ApprovalGranted if granted else ev.ApprovalDenied
@@ -211,7 +211,7 @@ def expired(state: RunState, request_id: str) -> Decisions:
 
 
 def withdrawn(request: OpenRequest, reason: str) -> Decisions:
-    """The question is closed because its run or step ends without an answer."""
+    """Close a question because its run or step ends without an answer."""
     data = request.data
     if isinstance(data, ev.ApprovalRequested):
         return decided(request, granted=False, by="system", via="policy", reason=reason)
@@ -221,7 +221,7 @@ def withdrawn(request: OpenRequest, reason: str) -> Decisions:
 
 
 def refusal_moves(state: RunState, activation: Activation, now: int) -> Decisions:
-    """The end of a step that may not start: failed, or skipped when the document says so."""
+    """Return the end of a step that may not start: failed, or skipped when the document says so."""
     policy = activation.node.spec.approval
     error = activation.error or denial("the step was not approved")
     if error.category == "policy" and policy is not None and policy.on_denied == "skip":
@@ -230,5 +230,5 @@ def refusal_moves(state: RunState, activation: Activation, now: int) -> Decision
 
 
 def denial(message: str) -> ErrorInfo:
-    """The error of work that may not be done."""
+    """Return the error of work that may not be done."""
     return fault("policy", "approval_denied", message)

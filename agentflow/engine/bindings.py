@@ -27,7 +27,7 @@ class ToolInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A function that a run may call. `name` is what a model sees (`service__function`).
 
     `self_checked`: its schema was made from its annotations and the call itself checks the arguments by
-    them, so that the engine need not check them by the schema as well. `declared`: somebody said what it
+    them, so that the engine need not check them by the schema as well. `declared`: its service says what it
     does; otherwise `side_effect` is only the worst case. `approval`: each call needs a person's consent, its
     document says. `implied`: declared to change something, and granted only by "all" or `*`.
     `needs_approval`: for one reason or the other a person is asked before each call (page 001 §5.6).

@@ -80,7 +80,7 @@ def _figure(value: float) -> str:
 
 
 def how_of(limits: Limits) -> Literal["pause", "ask", "fail"]:
-    """What becomes of work that does not fit."""
+    """Return what becomes of work that does not fit."""
     return limits.get("on_exceeded", "pause")
 
 
@@ -166,7 +166,7 @@ def exceeded(scope: Scope, limit: str, requested: float, *, problem: str = "") -
 
 
 def exceeded_moves(state: RunState, activation: Activation, found: Exceeded, now: int) -> Decisions:
-    """What becomes of work that does not fit: the run stands still, a person is asked, or it fails."""
+    """Return what becomes of work that does not fit: the run stands still, a person is asked, or it fails."""
     if found.on_exceeded == "fail" or activation.overdrawn:
         return agent_failed(activation, budget_error(found), now)
     if found.on_exceeded == "pause":
@@ -209,7 +209,7 @@ def asked_about_budget(state: RunState, activation: Activation) -> bool:
 
 
 def paused(found: Exceeded) -> ev.WorkflowPaused:
-    """The run stands still until somebody resumes it with a larger limit."""
+    """Pause the run until it is resumed with a larger limit."""
     budget = {"limit": {found.limit: found.value}, "scope": found.scope, **_figures(found)}
     return ev.WorkflowPaused(reason="budget", detail=found.message, budget=budget)
 
@@ -219,6 +219,6 @@ def _figures(found: Exceeded) -> dict[str, float]:
 
 
 def budget_error(found: Exceeded) -> ErrorInfo:
-    """The error of work that did not fit."""
+    """Return the error of work that did not fit."""
     details = {"scope": found.scope, "limit": found.limit, "value": found.value, **_figures(found)}
     return ErrorInfo(category="budget", code="budget_exceeded", message=found.message, details=details)

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 from agentflow.definition.ir import canonical_json
 from agentflow.engine.activation import Activation
-from agentflow.engine.decisions import Decisions, size_of, step_fields
+from agentflow.engine.decisions import Decisions, step_completed
 from agentflow.engine.kinds.kind import Prepared
 from agentflow.engine.state import RunState
-from agentflow.events import catalogue as ev
 from agentflow.events.families.base import Reference
 
 __all__ = ["CacheHit", "Lookup", "cached_completion", "key_of", "result_key"]
@@ -60,14 +59,9 @@ def result_key(state: RunState, activation: Activation) -> str | None:
     return key_of(state, activation, Prepared(activation.input, {"system_prompt": prompt}))
 
 
-def cached_completion(activation: Activation, hit: CacheHit, clock: int | None) -> Decisions:
+def cached_completion(
+    state: RunState, activation: Activation, hit: CacheHit, now: int, clock: int | None
+) -> Decisions:
     """Return the end of a step that was served from a record: it has no event of its work."""
-    return [
-        ev.WorkflowStepCompleted(
-            **step_fields(activation, clock),
-            duration_ms=0,
-            output=hit.output,
-            output_size=size_of(hit.output),
-            cached=Reference(workflow_id=hit.workflow_id, offset=hit.offset),
-        )
-    ]
+    served = Reference(workflow_id=hit.workflow_id, offset=hit.offset)
+    return step_completed(state, activation, now, output=hit.output, cached=served, clock=clock)

@@ -105,7 +105,7 @@ def model_failed(
     usage: Usage | None = None,
     uncharged: bool = False,
 ) -> Decisions:
-    """The model call failed: repeat it, use the next model, pause, or fail (page 000 §9). `uncharged`: it
+    """Repeat a failed model call, use the next model, pause, or fail (page 000 §9). `uncharged`: it
     cannot have cost anything, since the provider never worked on it."""
     call = state.calls.get(call_id)
     if call is None:
@@ -123,27 +123,10 @@ def model_failed(
         delay = None  # the next model may answer at once
     terms = terms_of(binding, call.model)
     charged = usage if uncharged else charge(call, terms, usage, wrote=bool(partial), error=error)
-    accepted = error.code == "output_truncated" and partial and _accepts_truncated(activation)
-    if (
-        error.code == "output_truncated"
-        and charged is not None
-        and not accepted
-        and _cut_by_budget(call, terms)
-    ):
-        return [_cut(call, partial, charged, duration_ms, terms)]
-    if accepted:
-        return [
-            ev.ModelCallCompleted(
-                **scope_fields(activation),
-                model_call_id=call_id,
-                agent_name=activation.node.agent_name,
-                duration_ms=duration_ms,
-                message=Message(role="assistant", content=partial or ""),
-                finish_reason=(error.details or {}).get("finish_reason", "length"),
-                response_model=call.model.partition(":")[2],
-                usage=charged or Usage(model_calls=1),
-            )
-        ]
+    if error.code == "output_truncated":
+        end = _truncated(call, error, partial, charged, duration_ms, terms)
+        if end is not None:
+            return [end]
     failed = ev.ModelCallFailed(
         **scope_fields(activation),
         model_call_id=call_id,
@@ -165,6 +148,33 @@ def model_failed(
         failed = msgspec.structs.replace(failed, will_retry=True)
         return [failed, *_pause(state, error, retry_after, now)]
     return [failed, *agent_failed(activation, error, now, closed=[failed])]
+
+
+def _truncated(
+    call: OpenCall,
+    error: ErrorInfo,
+    partial: str | None,
+    usage: Usage | None,
+    duration_ms: int,
+    terms: ModelTerms,
+) -> Any:
+    """Return the end of a call whose answer was cut off, if it is no plain failure: the agent accepts what
+    there is, or the budget set the limit."""
+    activation = call.activation
+    if not (partial and _accepts_truncated(activation)):
+        if usage is not None and _cut_by_budget(call, terms):
+            return _cut(call, partial, usage, duration_ms, terms)
+        return None
+    return ev.ModelCallCompleted(
+        **scope_fields(activation),
+        model_call_id=call.call_id,
+        agent_name=activation.node.agent_name,
+        duration_ms=duration_ms,
+        message=Message(role="assistant", content=partial),
+        finish_reason=(error.details or {}).get("finish_reason", "length"),
+        response_model=call.model.partition(":")[2],
+        usage=usage or Usage(model_calls=1),
+    )
 
 
 def _pause(state: RunState, error: ErrorInfo, retry_after: float | None, now: int) -> Decisions:
@@ -215,7 +225,7 @@ def _delay(
     now: int,
     draw: float,
 ) -> float | None:
-    """Seconds until the next attempt, or None when there is none."""
+    """Return the seconds until the next attempt; None if there is none."""
     if failures >= policy.max_attempts or not policy.covers(error.category, error.code):
         return None
     delay = policy.backoff.delay(failures) * (1 + policy.jitter * draw)
@@ -282,7 +292,7 @@ def tool_failed(
     now: int,
     draw: float,
 ) -> Decisions:
-    """The tool raised, timed out or was lost. `unknown`: it may have happened all the same.
+    """Return what follows from a tool that raised, timed out or was lost. `unknown`: it may have happened.
 
     Of an agent the error goes to the agent; a tool node repeats the call by its policy when that is safe.
     """
@@ -295,25 +305,17 @@ def tool_failed(
     if kind.judges_calls:
         error = kind.classified(error)
         unknown = unknown or kind.is_unknown(activation, error)
-    safe = record.safe
-    outcome: Literal["not_started", "failed", "unknown"] = "failed"
-    if not executed:
-        outcome = "not_started"
-    elif unknown and not safe:
+    outcome: Literal["not_started", "failed", "unknown"] = "failed" if executed else "not_started"
+    if executed and unknown and not record.safe:
         outcome = "unknown"
-    lost = error.category == "interrupted" and outcome != "unknown"
+    is_known = outcome != "unknown"
+    lost = error.category == "interrupted" and is_known
     delay = None
-    if record is activation.tool and not lost and outcome != "unknown" and (safe or not unknown):
-        delay = _delay(
-            kind.call_policy(activation),
-            error,
-            activation.failures + 1,
-            activation.first_failure,
-            _retry_after(error),
-            now,
-            draw,
-        )
-    repairs = kind.judges_calls and outcome != "unknown" and kind.repairs(activation, error)
+    if record is activation.tool and is_known and not lost and (record.safe or not unknown):
+        failures, first = activation.failures + 1, activation.first_failure
+        policy = kind.call_policy(activation)
+        delay = _delay(policy, error, failures, first, _retry_after(error), now, draw)
+    repairs = kind.judges_calls and is_known and kind.repairs(activation, error)
     if repairs:
         delay = 0.0
     is_limited = kind.judges_calls and delay is None and error.category in ("quota", "rate_limited")
@@ -325,7 +327,7 @@ def tool_failed(
         error=error,
         executed=executed,
         outcome=outcome,
-        will_retry=lost or delay is not None or (is_limited and outcome != "unknown"),
+        will_retry=lost or delay is not None or (is_limited and is_known),
     )
     if lost:
         return [failed]
@@ -333,7 +335,7 @@ def tool_failed(
         return [failed, *retrying(activation, "repair" if repairs else "tool", error, delay, now)]
     if is_limited:
         return [failed, *_pause(state, error, _retry_after(error), now)]
-    if record is activation.tool and outcome != "unknown" and not kind.takes_calls:
+    if record is activation.tool and is_known and not kind.takes_calls:
         return [failed, *step_failed(activation, kind.failure(activation, error), now)]
     return [failed]
 
@@ -346,7 +348,7 @@ def attempt_failed(
     draw: float,
     closed: Sequence[Any] = (),
 ) -> Decisions:
-    """An agent's attempt came to nothing: start over with a fresh context, or fail (page 001 §5.7).
+    """Start an agent's failed attempt over with a fresh context, or fail (page 001 §5.7).
 
     Never starts over once an unsafe tool call is recorded, which would repeat it.
     """

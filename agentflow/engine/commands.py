@@ -120,7 +120,7 @@ def _no_step(state: RunState, step_id: str) -> str:
 def retry(
     state: RunState, now: int, step_id: str, *, action: HeldAction = "retry", output: Any = None, by: str
 ) -> Decisions:
-    """What is to become of a step that is held after its failure."""
+    """Carry out what a person decided about a step that is held after its failure."""
     _must_not_be_over(state)
     if step_id not in state.nodes:
         raise Refused("step_not_found", _no_step(state, step_id))

@@ -126,7 +126,7 @@ def _decide(state: RunState, now: int, found: Found) -> Decisions:
 
 
 def _in_flight(state: RunState, now: int, found: Found) -> Decisions:
-    """What has begun comes to its end; nothing new begins."""
+    """Bring what has begun to its end; begin nothing new."""
     for activation in state.settled.values():
         if moves := _judged(_end_of(state, activation, now), found):
             return moves
@@ -157,7 +157,7 @@ def _next(state: RunState, activation: Activation, now: int, found: Found) -> De
 
 
 def _end_of(state: RunState, activation: Activation, now: int) -> Decisions:
-    """The work of a step is done: its end, in the words of its kind."""
+    """Return the end of a step whose work is done, as its kind says it."""
     if activation.error is not None:
         return step_failed(activation, activation.error, now)
     if activation.node.kind.ends_itself:
@@ -333,7 +333,7 @@ def _begin(state: RunState, activation: Activation, now: int, found: Found) -> D
         hit = known
     moves: Decisions = [_started(state, activation, prepared)]
     if hit is not None:
-        return moves + cached_completion(activation, hit, clock)
+        return moves + cached_completion(state, activation, hit, now, clock)
     return moves + node.kind.start(state, activation, prepared, now)
 
 

@@ -17,6 +17,7 @@ from agentflow.engine.messages import NO_EDGE, Outgoing, route_messages, undeliv
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import iso
+from agentflow.events.families.base import Reference
 
 __all__ = [
     "Decisions",
@@ -35,18 +36,18 @@ Decisions = list[Any]
 
 
 def elapsed_ms(since: int, now: int) -> int:
-    """Whole milliseconds between two times in microseconds; never negative, though a clock may step."""
+    """Return the whole milliseconds between two times in microseconds; 0 if the clock stepped back."""
     return max(0, now - since) // 1000
 
 
 def due(now: int, delay: float) -> tuple[int, str]:
-    """A delay in seconds as (milliseconds, RFC 3339 time when it is over)."""
+    """Return a delay in seconds as (milliseconds, RFC 3339 time when it is over)."""
     ms = round(delay * 1000)
     return ms, iso(now + ms * 1000)
 
 
 def scope_fields(activation: Activation) -> dict[str, Any]:
-    """The fields that every event of a step has."""
+    """Return the fields that every event of a step has."""
     return {
         "step_id": activation.node.id,
         "iteration": activation.iteration,
@@ -72,13 +73,13 @@ def step_fields(activation: Activation, clock: int | None = None) -> dict[str, A
 
 
 def idempotency_key(state: RunState, activation: Activation, call_id: str) -> str:
-    """Equal for all attempts of a call (page 000 §4)."""
+    """Return a key that all attempts of a call share (page 000 §4)."""
     iteration = "" if activation.iteration is None else activation.iteration
     return f"{state.workflow_id}/{activation.node.id}/{iteration}/{call_id}"
 
 
 def size_of(value: Any) -> int:
-    """Bytes of canonical JSON."""
+    """Return the length of a value as canonical JSON, in bytes."""
     return len(canonical_json(value))
 
 
@@ -94,20 +95,21 @@ def step_completed(
     judged: Outgoing | None = None,
     messages: Sequence[Outgoing] | None = None,
     first: int = 0,
+    cached: Reference | msgspec.UnsetType = msgspec.UNSET,
+    clock: int | None = None,
 ) -> Decisions:
-    """The end of a step that succeeded; for an agent its state record goes before (page 000 §5).
+    """Return the end of a step that succeeded; for an agent its state record goes before (page 000 §5).
 
     `global_writes`: those of its child paths; what the node itself writes comes on top. `judged`: its message
     with the results of the code on its edges; without it, a node with such edges gives an Unjudged.
     `messages`: what goes along its edges, already judged; None for what its kind makes of the output.
     `first`: the index of the first of them, behind those that it sent before its end.
+    `cached`: the result that served, of an activation that begins and ends at once, at this `clock`.
     """
-    moves: Decisions = []
     node = activation.node
-    routed: tuple[ev.SentMessage, ...] | None = None
-    if messages is not None or (node.routes and activation.iteration is None and next_port in (None, "next")):
+    if messages is None and node.routes and activation.iteration is None and next_port in (None, "next"):
         message = judged or node.kind.message(activation, output)
-        if judged is None and messages is None and has_code(node):
+        if judged is None and has_code(node):
 
             def complete(found: Outgoing) -> Decisions:
                 return step_completed(
@@ -119,57 +121,70 @@ def step_completed(
                     items=items,
                     global_writes=global_writes,
                     judged=found,
+                    cached=cached,
+                    clock=clock,
                 )
 
-            return [
-                Unjudged(Judgement(f"route {activation.key} {activation.attempt}", node, message), complete)
-            ]
-        outgoing = [message] if messages is None else messages
-        sent = route_messages(node, outgoing, state.shared.values, first)
-        if isinstance(sent, ErrorInfo):
-            return step_failed(activation, sent, now)
-        routed = sent
-    ref: Any = msgspec.UNSET
+            route = Judgement(f"route {activation.key} {activation.attempt}", node, message)
+            return [Unjudged(route, complete)]
+        messages = (message,)
+    sent = None if messages is None else route_messages(node, messages, state.shared.values, first)
+    if isinstance(sent, ErrorInfo):
+        return step_failed(activation, sent, now, clock=clock)
     writes = global_writes
-    if activation.node.writes is not None and activation.iteration is None:
-        found = written(state, activation, output, writes)
-        if isinstance(found, ErrorInfo):
-            return step_failed(activation, found, now)
-        writes = found
-    duration = elapsed_ms(activation.started, now)
+    if node.writes is not None and activation.iteration is None:
+        writes = written(state, activation, output, writes)
+        if isinstance(writes, ErrorInfo):
+            return step_failed(activation, writes, now, clock=clock)
+    moves: Decisions = []
+    if activation.agent is not None and node.agent_name is not None:
+        moves.append(_state_saved(state, activation, output, now))
+    ref = moves[0].ref if moves else msgspec.UNSET
+    if node.kind.announces_end and cached is msgspec.UNSET:
+        moves += node.kind.before_end(state, activation, output, now)
+    end = _end_of_success(activation, now, output, next_port, items, writes, sent, ref)
+    if cached is not msgspec.UNSET:
+        end = msgspec.structs.replace(
+            end, cached=cached, clock=end.clock if clock is None else clock, duration_ms=0
+        )
+    moves.append(end)
+    if sent:
+        moves += undelivered(activation, sent)
+    return moves
+
+
+def _end_of_success(
+    activation: Activation,
+    now: int,
+    output: Any,
+    next_port: str | None,
+    items: Any,
+    writes: Written | None,
+    sent: tuple[ev.SentMessage, ...] | None,
+    state_ref: str | msgspec.UnsetType,
+) -> ev.WorkflowStepCompleted:
     tool = activation.tool
     is_result = tool is not None and output is tool.output and tool.output_size > 0
-    if activation.agent is not None and node.agent_name is not None:
-        saved = _state_saved(state, activation, output, now)
-        ref = saved.ref
-        moves.append(saved)
-    if node.kind.announces_end:
-        moves += node.kind.before_end(state, activation, output, now)
-    moves.append(
-        ev.WorkflowStepCompleted(
-            step_id=node.id,
-            iteration=activation.iteration,
-            activation=activation.base_key,
-            step_index=node.index,
-            attempt=activation.attempt,
-            path=activation.path.key,
-            visit=activation.visit,
-            clock=activation.clock,
-            superstep=activation.superstep or msgspec.UNSET,
-            duration_ms=duration,
-            output=output,
-            output_size=tool.output_size if tool is not None and is_result else size_of(output),
-            state_ref=ref,
-            items=items,
-            next=msgspec.UNSET if next_port is None else next_port,
-            messages=msgspec.UNSET if routed is None else routed,
-            state=_state_writes(writes),
-            usage=activation.usage if activation.agent is not None else msgspec.UNSET,
-        )
+    return ev.WorkflowStepCompleted(
+        step_id=activation.node.id,
+        iteration=activation.iteration,
+        activation=activation.base_key,
+        step_index=activation.node.index,
+        attempt=activation.attempt,
+        path=activation.path.key,
+        visit=activation.visit,
+        clock=activation.clock,
+        superstep=activation.superstep or msgspec.UNSET,
+        duration_ms=elapsed_ms(activation.started, now),
+        output=output,
+        output_size=tool.output_size if tool is not None and is_result else size_of(output),
+        state_ref=state_ref,
+        items=items,
+        next=msgspec.UNSET if next_port is None else next_port,
+        messages=msgspec.UNSET if sent is None else sent,
+        state=_state_writes(writes),
+        usage=activation.usage if activation.agent is not None else msgspec.UNSET,
     )
-    if routed:
-        moves += undelivered(activation, routed)
-    return moves
 
 
 def _state_writes(writes: Written | None) -> ev.StateWrites | msgspec.UnsetType:
@@ -225,7 +240,7 @@ def _late_joins(activation: Activation) -> frozenset[str]:
 
 
 def state_record(state: RunState, activation: Activation, output: Any, now: int) -> dict[str, Any]:
-    """The record of a finished agent step (page 000 §5): a view of the log, rebuilt whenever wanted."""
+    """Return the record of a finished agent step (page 000 §5): a view of the log."""
     agent = activation.node.agent
     return {
         "schema_version": 1,
@@ -256,7 +271,7 @@ def step_failed(
     items: Any = msgspec.UNSET,
     clock: int | None = None,
 ) -> Decisions:
-    """The end of a step that failed, or was cancelled (category `cancelled`)."""
+    """Return the end of a step that failed, or was cancelled (category `cancelled`)."""
     return [
         ev.WorkflowStepFailed(
             **step_fields(activation, clock),

@@ -98,8 +98,7 @@ class Frame:
         seen: set[str] = set()
         frame: Frame | None = self
         while frame is not None:
-            found: list[str] = [*getattr(frame, root), *(name for of, name in frame._kept if of == root)]
-            for name in found:
+            for name in getattr(frame, root):  # a name that was kept for children has a value too
                 if name not in seen:
                     seen.add(name)
                     yield name

@@ -25,6 +25,7 @@ from agentflow.engine.decisions import (
     step_fields,
     undelivered,
 )
+from agentflow.engine.globals import written
 from agentflow.engine.grants import denied_write
 from agentflow.engine.ids import derive
 from agentflow.engine.mail import MAX_QUEUED, MAX_SENT
@@ -54,6 +55,9 @@ _MISUSE = frozenset(
     {"message_type_undeclared", "unknown_target", "no_response_handler", "message_not_encodable"}
 )
 """Codes of mistakes that another attempt would repeat (page 002 §16)."""
+
+
+_NOTHING_WRITTEN = ev.StateWrites()
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +94,7 @@ def handler_output(
     kind: Literal["output", "intermediate"] = "output",
     index: int | None = None,
 ) -> Decisions:
-    """The handler gave something out while it runs, as the `index`th of its attempt, from 0.
+    """Return the event of a value that a handler yields: the `index`th of its attempt, from 0.
 
     Empty if this attempt is over, and if the log has the value already: a handler whose process died begins
     its attempt once more.
@@ -120,7 +124,7 @@ def handler_completed(
     requests: Sequence[Question] = (),
     output: Any = None,
 ) -> Decisions:
-    """The handler returned. Empty if this attempt is over."""
+    """Return the end of an activation whose handler returned; empty if this attempt is over."""
     activation = _at_work(state, activation_key, attempt)
     if activation is None:
         return []
@@ -134,11 +138,18 @@ def handler_completed(
     sent = route_messages(activation.node, messages, state.shared.values)
     if isinstance(sent, ErrorInfo):
         return left + step_failed(activation, sent, now)
+    written_globals = None
+    if activation.node.writes is not None and activation.iteration is None:
+        written_globals = written(state, activation, output, None)
+        if isinstance(written_globals, ErrorInfo):
+            return left + step_failed(activation, written_globals, now)
     asked = [_requested(state, activation, question, i, now) for i, question in enumerate(requests)]
     moves: Decisions = left + [event for event in asked if not _is_asked(state, event)]
     kept = ev.StateWrites(
         private=dict(private or {}),
         shared=tuple(ev.SharedWrite(key=key, value=value) for key, value in shared),
+        globals={} if written_globals is None else written_globals.values,
+        appended={} if written_globals is None else written_globals.appended,
     )
     moves.append(
         ev.WorkflowStepCompleted(
@@ -147,7 +158,7 @@ def handler_completed(
             output=output,
             output_size=size_of(output),
             messages=sent,
-            state=kept if kept.private or kept.shared else UNSET,
+            state=kept if kept != _NOTHING_WRITTEN else UNSET,
         )
     )
     return [*moves, *undelivered(activation, sent)]
@@ -156,8 +167,7 @@ def handler_completed(
 def handler_failed(
     state: RunState, activation_key: str, attempt: int, error: ErrorInfo, *, now: int, draw: float
 ) -> Decisions:
-    """The handler raised: try again by the policy of its node, or fail. Empty if this attempt is
-    over."""
+    """Try a handler that raised again by the policy of its node, or fail; empty if this attempt is over."""
     activation = _at_work(state, activation_key, attempt)
     if activation is None:
         return []
@@ -214,7 +224,7 @@ def _is_asked(state: RunState, event: ev.InputRequested) -> bool:
 
 
 def input_expired(state: RunState, request_id: str) -> Decisions:
-    """The time of a question is over: its `on_timeout` is the answer, or the node that asked fails."""
+    """Answer an overdue question with its `on_timeout`, or fail the node that asked."""
     request = state.requests.get(request_id)
     if request is None or not isinstance(request.data, ev.InputRequested):
         return []

@@ -1,4 +1,4 @@
-"""`on_failure: hold`: a run that stands still at a failed step until somebody says what to do (page 000 §2).
+"""`on_failure: hold`: a run that is paused at a failed step until a person decides (page 000 §2).
 
 The failure is in the log, but its consequences are not drawn: dependents wait. Pure.
 """
@@ -18,7 +18,7 @@ HeldAction = Literal["retry", "skip", "done", "fail"]
 
 
 def held_moves(state: RunState) -> Decisions:
-    """The run stands still: names the steps that failed."""
+    """Pause the run, and name the steps that failed."""
     names = ", ".join(state.held_steps)
     return [ev.WorkflowPaused(reason="failure", detail=f"failed: {names}")]
 
@@ -26,7 +26,9 @@ def held_moves(state: RunState) -> Decisions:
 def settle_held(
     state: RunState, step_id: str, action: HeldAction, now: int, *, by: str, output: Any = None
 ) -> Decisions:
-    """What a person decided about a held step; the run goes on with the last of them. KeyError: not held."""
+    """Carry out a decision about a held step; the run goes on with the last of them.
+
+    Raises KeyError if the step is not held."""
     held = state.held_steps[step_id]
     activation = Activation(held.node, held.path, state.node_of(held).arrived, None, None)
     activation.clock, activation.attempt, activation.input = held.clock, held.attempt, held.input
@@ -62,7 +64,7 @@ def settle_held(
 
 
 def retry_all(state: RunState, now: int, *, by: str) -> Decisions:
-    """A plain resume: every held step is tried again."""
+    """Try every held step again, as a resume without arguments does."""
     moves: Decisions = []
     for step_id in state.held_steps:
         moves += [m for m in settle_held(state, step_id, "retry", now, by=by) if not _resumes(m)]

@@ -38,12 +38,12 @@ def derive(prefix: str, now: int, *parts: object) -> str:
 
 
 def named(prefix: str, *parts: object) -> str:
-    """As `derive`, but the same at any time: all 26 characters come from the content."""
+    """Return an id that is the same at any time: all 26 characters come from the content."""
     digest = blake2b("\x1f".join(map(str, parts)).encode(), digest_size=16).digest()
     n = int.from_bytes(digest, "big")
     return prefix + "".join(_PAIRS[n >> shift & 1023] for shift in range(120, -1, -10))
 
 
 def _ten(ms: int) -> str:
-    """The 48 bits of the time as ten characters."""
+    """Return the 48 bits of the time as ten characters."""
     return "".join(_PAIRS[ms >> shift & 1023] for shift in (40, 30, 20, 10, 0))

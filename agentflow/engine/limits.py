@@ -101,7 +101,7 @@ def due_of(data: ev.WorkflowWaiting) -> int | None:
 
 
 def expire(state: RunState, now: int) -> Decisions:
-    """As `decide`, but only what the time alone decides: for a run that may not begin anything now."""
+    """Return what the time alone decides: for a run that may not begin anything now."""
     if state.status == "paused" or state.terminal or state.cancel_requested is not None:
         return []
     return overdue(state, now)
@@ -294,7 +294,7 @@ def close_calls(state: RunState, activation: Activation, error: ErrorInfo, now: 
 
 
 def closed_call(state: RunState, call: OpenCall, error: ErrorInfo, now: int) -> Any:
-    """The recorded end of a call whose result will not come."""
+    """Return the end of a call whose result will not come."""
     activation = call.activation
     if call.kind == "model":
         terms = terms_of(state.bindings.of_node(activation.node), call.model)
@@ -329,7 +329,7 @@ def _record(activation: Activation, call_id: str) -> ToolRecord:
 
 
 def interrupted(state: RunState, now: int, *, stopped: bool = False) -> Decisions:
-    """After a restart: every call that was open when the process ended is closed as interrupted.
+    """Close every call that was open when the process ended, as interrupted.
 
     A model call and a safe tool call are then made again by `decide`; any other tool call surfaces as
     `outcome unknown` (page 000 §11 rule 4). Recorded turns and results are never repeated. `stopped`: they
@@ -341,7 +341,7 @@ def interrupted(state: RunState, now: int, *, stopped: bool = False) -> Decision
 
 
 def activation_lost(state: RunState, activation: Activation, message: str, now: int) -> Decisions:
-    """The actor that worked on this activation died: the same as `interrupted`, for its calls alone."""
+    """Do what `interrupted` does for the calls of one activation, whose actor died."""
     error = _cause("interrupted", "worker_lost", message)
     return [
         closed_call(state, c, error, now) for c in list(state.calls.values()) if c.activation is activation
@@ -349,7 +349,7 @@ def activation_lost(state: RunState, activation: Activation, message: str, now: 
 
 
 def cancel_finished(state: RunState, now: int, *, forced: bool) -> Decisions:
-    """The work has stopped: close what is open and end the log with `workflow.cancelled`."""
+    """Close what is open and end the log with `workflow.cancelled`, once the work has stopped."""
     request = state.cancel_requested
     assert request is not None
     error = _cause("cancelled", "cancelled", request.reason or "the run was cancelled")

@@ -180,11 +180,6 @@ class Path:
         """The root `nodes` of expressions: what ended on this path."""
         return self.frame.nodes
 
-    @property
-    def steps_view(self) -> dict[str, Any]:
-        """The root `steps`: the terminal steps of a graph of dependencies."""
-        return self.frame.steps
-
     def node(self, node: Node) -> NodeState:
         """Return the state of a node on this path; made at its first use."""
         found = self.nodes.get(node.id)

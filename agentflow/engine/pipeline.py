@@ -56,7 +56,7 @@ CLEARABLE = frozenset(
         "insufficient_quota",
     }
 )
-"""Causes that somebody outside can clear: with these alone an execution is blocked and not partial."""
+"""Causes that a person or another system can clear: with these alone an execution is blocked, not partial."""
 
 _FOLLOWS = frozenset({"dependency_failed", "dependency_skipped", "dependency_cancelled"})
 
@@ -74,7 +74,6 @@ class PipelineState:
 
     __slots__ = (
         "accepted",
-        "accepted_by",
         "activated",
         "adjustments",
         "approvals",
@@ -117,7 +116,6 @@ class PipelineState:
         """The digest of the plan before any edit."""
         self.adjustments: tuple[Any, ...] = ()
         self.accepted = False
-        self.accepted_by: str | None = None
         self.rejected = False
         self.ir_hash: str | None = None
         self.graph: Graph | None = None
@@ -277,7 +275,7 @@ class PipelineState:
         )
 
     def decision_of(self, request_id: str) -> dict[str, Any]:
-        """Return who decided a request, and when; empty if nobody did."""
+        """Return who decided a request, and when; empty if it was not decided."""
         for one in self.approvals:
             if one["request_id"] == request_id:
                 return {"by": one["by"], "at": one["at"]}

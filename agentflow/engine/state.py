@@ -6,6 +6,7 @@ import heapq
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from agentflow.definition.conversation import Usage
@@ -75,8 +76,8 @@ class OpenCall:
 
 
 class OpenRequest:
-    """A question to a person: whether work may be done, or what to do about a call whose outcome nobody
-    knows. `call_id` is the call in question, "" for a whole step."""
+    """A question to a person: whether work may be done, or what to do about a call whose outcome is
+    unknown. `call_id` is the call in question, "" for a whole step."""
 
     __slots__ = ("activation", "call_id", "data", "offset", "request_id", "ts")
 
@@ -214,172 +215,143 @@ def _has_slot(state: NodeState) -> bool:
     return limit is None or state.slots < limit or state.ready[0].iteration is None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RunState:
-    """The fold of a run's log."""
+    """The fold of a run's log: what is known of it, in the order in which work passes."""
 
-    __slots__ = (
-        "activations",
-        "arrived",
-        "awaited",
-        "awaiting_approval",
-        "base",
-        "begin",
-        "bindings",
-        "bound",
-        "budget",
-        "call_queue",
-        "calls",
-        "cancel_requested",
-        "changed",
-        "clock",
-        "decided",
-        "denied",
-        "dispatched_at",
-        "draining",
-        "ended",
-        "error",
-        "failed_steps",
-        "first_failure",
-        "graph",
-        "has_failed",
-        "has_mail",
-        "held_steps",
-        "input",
-        "last_approval",
-        "last_ts",
-        "mail",
-        "max_parallel",
-        "memory",
-        "name",
-        "next_offset",
-        "on_failure",
-        "on_unknown",
-        "open",
-        "output",
-        "paths",
-        "pause",
-        "paused_for",
-        "paused_timers",
-        "pipeline",
-        "ready",
-        "requests",
-        "returning",
-        "root",
-        "running",
-        "scheduled",
-        "settled",
-        "shared",
-        "signals",
-        "skipped",
-        "started_at",
-        "status",
-        "step_budgets",
-        "step_usage",
-        "steps_done",
-        "timers",
-        "usage",
-        "used_signals",
-        "withdrawn",
-        "workflow_id",
-    )
+    workflow_id: str
+    graph: Graph
+    bindings: Bindings
+    bound: Bindings = field(init=False)
+    """Without those of steps that became known in the run."""
+    pipeline: PipelineState | None = field(default=None, init=False)
+    """Of a run of format `pipeline`."""
 
-    def __init__(self, workflow_id: str, graph: Graph, bindings: Bindings) -> None:
-        self.workflow_id = workflow_id
-        self.graph = graph
-        self.bindings = bindings
-        self.bound = bindings
-        """Without those of steps that became known in the run."""
-        self.pipeline: PipelineState | None = None
-        """Of a run of format `pipeline`."""
-        # The run as a whole.
-        self.status: RunStatus = "pending"
-        self.begin: WorkflowStarted | None = None
+    # The run as a whole.
+    status: RunStatus = field(default="pending", init=False)
+    begin: WorkflowStarted | None = field(default=None, init=False)
+    """The first event."""
+    name: str = field(init=False)
+    input: Any = field(default=None, init=False)
+    output: Any = field(default=None, init=False)
+    error: ErrorInfo | None = field(default=None, init=False)
+    next_offset: int = field(default=0, init=False)
+    """That of the next event: how many are folded."""
+    last_ts: int = field(default=0, init=False)
+    """The time of the latest event (µs since the epoch), as are the next three."""
+    started_at: int = field(default=0, init=False)
+    dispatched_at: int | None = field(default=None, init=False)
+    """When the run first began to move; None before."""
+    ended: int | None = field(default=None, init=False)
+    clock: int = field(default=0, init=False)
+    """Activations that began: the logical clock of page 003 §6."""
+    on_failure: Literal["halt", "continue", "hold"] = field(init=False)
+    """What a failed step does to the run."""
+    on_unknown: Literal["ask", "fail"] = field(default="ask", init=False)
+    """What becomes of a call that may have happened and has no recorded end."""
+    cancel_requested: WorkflowCancelRequested | None = field(default=None, init=False)
+    pause: str | None = field(default=None, init=False)
+    """Why the run is paused."""
+    paused_for: dict[str, Any] | None = field(default=None, init=False)
+    """The figures of a pause for a budget."""
+    draining: bool = field(default=False, init=False)
+    """True if the run is paused, but what has begun comes to its end."""
+
+    # Paths and activations, in the order in which work passes.
+    root: Path = field(init=False)
+    paths: dict[str, Path] = field(init=False)
+    """The open paths, by key."""
+    activations: dict[str, Activation] = field(default_factory=dict[str, Activation], init=False)
+    """All that are not terminal, by key."""
+    arrived: deque[Activation] = field(default_factory=deque[Activation], init=False)
+    """To be decided at once: they need no slot, or must not start."""
+    awaiting_approval: dict[str, Activation] = field(default_factory=dict[str, Activation], init=False)
+    """Steps about which a person was asked before they start, by key."""
+    denied: dict[str, Activation] = field(default_factory=dict[str, Activation], init=False)
+    """Of those that await an approval: it was denied, and the end of the step is to be decided."""
+    ready: ReadyQueue = field(default_factory=ReadyQueue, init=False)
+    """Those that wait for a slot."""
+    open: dict[str, Activation] = field(default_factory=dict[str, Activation], init=False)
+    """Started and not ended."""
+    max_parallel: int = field(init=False)
+    """Slots of the run."""
+    running: int = field(default=0, init=False)
+    """Slots taken."""
+    returning: dict[str, Activation] = field(default_factory=dict[str, Activation], init=False)
+    """Open ones that have waited and wait for a slot to go on, first come first served."""
+    changed: dict[str, Activation] = field(default_factory=dict[str, Activation], init=False)
+    """Open ones whose next decision may be due."""
+    settled: dict[str, Activation] = field(default_factory=dict[str, Activation], init=False)
+    """Open ones whose work is done: the end of the step is to be decided."""
+    held_steps: dict[str, Activation] = field(default_factory=dict[str, Activation], init=False)
+    """Failed steps about which a person decides, by step id."""
+
+    # What is under way outside.
+    calls: dict[str, OpenCall] = field(default_factory=dict[str, OpenCall], init=False)
+    """The open calls of models and functions, by id."""
+    mail: Mail = field(default_factory=Mail, init=False)
+    """Messages on their way, and the handlers that are at work."""
+    has_mail: bool = field(init=False)
+    """False if no message can wait: `decide` need not look."""
+    shared: SharedState = field(init=False)
+    """The shared state of page 002, with the writes that a barrier has yet to commit."""
+    memory: RunMemory = field(default_factory=RunMemory, init=False)
+    """What kinds keep for the whole run: windows, caches, the times of rate gates."""
+    call_queue: dict[str, Activation] = field(default_factory=dict[str, Activation], init=False)
+    """Agents whose next model call waits for room in a budget."""
+    requests: dict[str, OpenRequest] = field(default_factory=dict[str, OpenRequest], init=False)
+    """The open questions to people, by id."""
+    decided: dict[str, Any] = field(default_factory=dict[str, Any], init=False)
+    """How closed requests were answered: `granted`, `denied`, or a value."""
+    withdrawn: set[str] = field(default_factory=set[str], init=False)
+    """Requests that were closed without an answer."""
+    last_approval: dict[str, str] = field(default_factory=dict[str, str], init=False)
+    """By step: its last approval that was decided."""
+    signals: dict[str, SignalReceived] = field(default_factory=dict[str, SignalReceived], init=False)
+    """All that came, by id."""
+    used_signals: set[str] = field(default_factory=set[str], init=False)
+    """The signals that a step has taken, by id."""
+    awaited: dict[str, str] = field(default_factory=dict[str, str], init=False)
+    """By activation key: what it waits for outside, as `signal NAME` or `child WORKFLOW_ID`."""
+    timers: Timers = field(default_factory=Timers, init=False)
+    """The deadlines that are armed."""
+    scheduled: dict[str, TimerScheduled] = field(default_factory=dict[str, TimerScheduled], init=False)
+    """The timers that steps armed for themselves, by their name in `timers`."""
+    paused_timers: dict[str, int] = field(default_factory=dict[str, int], init=False)
+    """What was left of the time limits when the run was paused (µs)."""
+
+    # Budgets, counts and ends.
+    budget: dict[str, Any] = field(default_factory=dict[str, Any], init=False)
+    """The limits of the run by name, as raised by resumes."""
+    step_budgets: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]], init=False)
+    """The same of steps, by step."""
+    usage: Usage = field(default=NO_USAGE, init=False)
+    """Of the whole run."""
+    step_usage: dict[str, Usage] = field(default_factory=dict[str, Usage], init=False)
+    """By step: of all its work; kept for steps with a budget."""
+    has_failed: bool = field(default=False, init=False)
+    failed_steps: list[str] = field(default_factory=list[str], init=False)
+    """Ids of the steps that failed, in the order of their failures; `skipped` likewise."""
+    first_failure: tuple[str, ErrorInfo] | None = field(default=None, init=False)
+    """Key and error of the activation that failed first; its node may succeed on a later message."""
+    skipped: list[str] = field(default_factory=list[str], init=False)
+    steps_done: dict[str, int] = field(init=False)
+    """How many steps ended, by their status."""
+    base: list[BaseEvent] = field(default_factory=list["BaseEvent"], init=False)
+    """What a fork begins with; put here by the component that folds the log."""
+
+    def __post_init__(self) -> None:
+        graph = self.graph
+        self.bound = self.bindings
         self.name = graph.workflow.name
-        self.input: Any = None
-        self.output: Any = None
-        self.error: ErrorInfo | None = None
-        self.next_offset = 0
-        self.last_ts = 0
-        self.started_at = 0
-        self.dispatched_at: int | None = None
-        self.ended: int | None = None
-        self.clock = 0
-        """Activations that began: the logical clock of page 003 §6."""
         self.on_failure = graph.options.on_failure
-        self.on_unknown: Literal["ask", "fail"] = "ask"
-        self.cancel_requested: WorkflowCancelRequested | None = None
-        self.pause: str | None = None
-        """Why the run is paused."""
-        self.paused_for: dict[str, Any] | None = None
-        """The figures of a pause for a budget."""
-        self.draining = False
-        """True if the run is paused, but what has begun comes to its end."""
-        # Paths and activations, in the order in which work passes.
+        self.max_parallel = graph.options.max_parallel
         self.root = Path(graph)
         self.root.nodes = {i: NodeState(n) for i, n in graph.all_nodes.items() if not n.is_silent}
-        self.paths: dict[str, Path] = {"": self.root}
-        self.activations: dict[str, Activation] = {}
-        """All that are not terminal, by key."""
-        self.arrived: deque[Activation] = deque()
-        """To be decided at once: they need no slot, or must not start."""
-        self.awaiting_approval: dict[str, Activation] = {}
-        self.denied: dict[str, Activation] = {}
-        """Of those that await an approval: it was denied, and the end of the step is to be decided."""
-        self.ready = ReadyQueue()
-        self.open: dict[str, Activation] = {}
-        """Started and not ended."""
-        self.max_parallel = graph.options.max_parallel
-        """Slots of the run."""
-        self.running = 0
-        """Slots taken."""
-        self.returning: dict[str, Activation] = {}
-        """Open ones that have waited and wait for a slot to go on, first come first served."""
-        self.changed: dict[str, Activation] = {}
-        """Open ones whose next decision may be due."""
-        self.settled: dict[str, Activation] = {}
-        """Open ones whose work is done: the end of the step is to be decided."""
-        self.held_steps: dict[str, Activation] = {}
-        """Failed steps about which a person decides, by step id."""
-        # What is under way outside.
-        self.calls: dict[str, OpenCall] = {}
-        self.mail = Mail()
+        self.paths = {"": self.root}
         self.has_mail = graph.has_mail
-        """False if no message can wait: `decide` need not look."""
         self.shared = SharedState(graph)
-        self.memory = RunMemory()
-        self.call_queue: dict[str, Activation] = {}
-        """Agents whose next model call waits for room in a budget."""
-        self.requests: dict[str, OpenRequest] = {}
-        self.decided: dict[str, Any] = {}
-        """How closed requests were answered: `granted`, `denied`, or a value."""
-        self.withdrawn: set[str] = set()
-        """Requests that were closed without an answer."""
-        self.last_approval: dict[str, str] = {}
-        """By step: its last approval that was decided."""
-        self.signals: dict[str, SignalReceived] = {}
-        self.used_signals: set[str] = set()
-        """The signals that a step has taken, by id."""
-        self.awaited: dict[str, str] = {}
-        """By activation key: what it waits for outside, as `signal NAME` or `child WORKFLOW_ID`."""
-        self.timers = Timers()
-        self.scheduled: dict[str, TimerScheduled] = {}
-        """The timers that steps armed for themselves, by their name in `timers`."""
-        self.paused_timers: dict[str, int] = {}
-        """What was left of the time limits when the run was paused (µs)."""
-        # Budgets, counts and ends.
-        self.budget: dict[str, Any] = {}
-        self.step_budgets: dict[str, dict[str, Any]] = {}
-        self.usage = NO_USAGE
-        self.step_usage: dict[str, Usage] = {}
-        """By step: of all its work; kept for steps with a budget."""
-        self.has_failed = False
-        self.failed_steps: list[str] = []
-        self.first_failure: tuple[str, ErrorInfo] | None = None
-        """Key and error of the activation that failed first; its node may succeed on a later message."""
-        self.skipped: list[str] = []
         self.steps_done = {"succeeded": 0, "failed": 0, "skipped": 0, "cancelled": 0}
-        self.base: list[BaseEvent] = []
-        """What a fork begins with; put here by the component that folds the log."""
 
     @property
     def terminal(self) -> bool:

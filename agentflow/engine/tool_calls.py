@@ -29,7 +29,7 @@ _UNDER_WAY = ("open", "asked")
 
 
 def tool_moves(state: RunState, activation: Activation, progress: AgentProgress, now: int) -> Decisions:
-    """The calls that the model asked for: begin those that there is room for, in call order."""
+    """Begin the calls that the model asked for and there is room for, in call order."""
     spec = activation.node.agent
     assert spec is not None
     records = list(progress.tools.values())
@@ -142,7 +142,7 @@ def _arguments(text: str) -> tuple[Any, ErrorInfo | None]:
 
 
 def settle_unknown(state: RunState, activation: Activation, unknown: list[ToolRecord], now: int) -> Decisions:
-    """A call that may have happened: ask a person, or fail (page 000 §11 rule 4)."""
+    """Ask a person about a call that may have happened, or fail (page 000 §11 rule 4)."""
     if state.on_unknown == "fail":
         record = unknown[0]
         error = ErrorInfo(

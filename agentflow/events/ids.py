@@ -79,10 +79,6 @@ class Ids:
         self._low = low + count - 1
         return self._ms, self._high, low, count
 
-    def ulids(self, prefix: str, count: int) -> list[str]:
-        """Return the next `count` ids."""
-        return written(prefix, self.reserve(count))
-
 
 IdRange = tuple[int, int, int, int] | list[str]
 """Ids that were reserved: milliseconds, high bits, the first low bits and how many; or their texts."""

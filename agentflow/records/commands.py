@@ -1,6 +1,7 @@
 """What can be told to a run: each command with its members, its method, its route, its verbs and its events.
 
-The daemon makes its routes and their part of the OpenAPI document from `COMMANDS`, clients their requests.
+The daemon makes its routes and their part of the OpenAPI document from `COMMANDS`, clients their requests;
+the messages to a RunSupervisor (`runtime.command_messages`) have the members of these bodies.
 Runtime, clients and their handles have a method of the name and with the members of each command; the command
 line has its verbs. A test compares all of them with the table (page 000 §8, §11).
 """
@@ -24,6 +25,7 @@ __all__ = [
     "ExecuteBody",
     "ForkBody",
     "InputsBody",
+    "OffsetBody",
     "PauseBody",
     "PlanBody",
     "RejectBody",
@@ -70,13 +72,13 @@ class CommandBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return {names[name]: value for name, value in arguments.items() if value is not None}
 
 
-class _OffsetBody(CommandBody, frozen=True, kw_only=True, omit_defaults=True):
+class OffsetBody(CommandBody, frozen=True, kw_only=True, omit_defaults=True):
     """`expected_offset`: do nothing when the log is longer than the caller knew."""
 
     expected_offset: Offset | None = None
 
 
-class CancelBody(_OffsetBody, frozen=True, kw_only=True, omit_defaults=True, rename={"grace": "grace_s"}):
+class CancelBody(OffsetBody, frozen=True, kw_only=True, omit_defaults=True, rename={"grace": "grace_s"}):
     """`soft` lets work in flight finish within `grace_s`; `hard` ends it at once."""
 
     mode: Literal["soft", "hard"] = "soft"
@@ -84,14 +86,14 @@ class CancelBody(_OffsetBody, frozen=True, kw_only=True, omit_defaults=True, ren
     reason: Text | None = None
 
 
-class PauseBody(_OffsetBody, frozen=True, kw_only=True, omit_defaults=True):
+class PauseBody(OffsetBody, frozen=True, kw_only=True, omit_defaults=True):
     """`drain` lets steps in flight finish, `suspend` only their functions."""
 
     reason: Text | None = None
     in_flight: Literal["drain", "suspend"] = "drain"
 
 
-class ResumeBody(_OffsetBody, frozen=True, kw_only=True, omit_defaults=True):
+class ResumeBody(OffsetBody, frozen=True, kw_only=True, omit_defaults=True):
     """`budget` raises limits."""
 
     budget: dict[str, Any] | None = None
@@ -105,7 +107,7 @@ class ResumeAllBody(CommandBody, frozen=True, kw_only=True, omit_defaults=True):
     budget: dict[str, Any] | None = None
 
 
-class RetryBody(_OffsetBody, frozen=True, kw_only=True, omit_defaults=True):
+class RetryBody(OffsetBody, frozen=True, kw_only=True, omit_defaults=True):
     """What becomes of a step that is held after its failure; `output` is the result of one that is `done`."""
 
     step_id: StepId
@@ -163,7 +165,7 @@ class ReplayBody(CommandBody, frozen=True, kw_only=True, omit_defaults=True, ren
     as_id: RunId | None = None
 
 
-class SignalBody(_OffsetBody, frozen=True, kw_only=True, omit_defaults=True):
+class SignalBody(OffsetBody, frozen=True, kw_only=True, omit_defaults=True):
     """One with a known `signal_id` changes nothing."""
 
     name: Name
@@ -172,7 +174,7 @@ class SignalBody(_OffsetBody, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ApprovalBody(
-    _OffsetBody,
+    OffsetBody,
     frozen=True,
     kw_only=True,
     omit_defaults=True,
@@ -201,7 +203,7 @@ class ApprovalBody(
 
 
 class InputsBody(
-    _OffsetBody, frozen=True, kw_only=True, omit_defaults=True, rename={"claimed_actor": "actor"}
+    OffsetBody, frozen=True, kw_only=True, omit_defaults=True, rename={"claimed_actor": "actor"}
 ):
     """Answers by request id: all of them are taken, or none. `actor` is kept as a claim of the caller."""
 
@@ -209,21 +211,21 @@ class InputsBody(
     claimed_actor: Name | None = None
 
 
-class PlanBody(_OffsetBody, frozen=True, kw_only=True, omit_defaults=True):
+class PlanBody(OffsetBody, frozen=True, kw_only=True, omit_defaults=True):
     """The whole plan in place of the stored one; `plan_digest` is that of the plan which was seen."""
 
     plan: dict[str, Any]
     plan_digest: Name | None = None
 
 
-class ExecuteBody(_OffsetBody, frozen=True, kw_only=True, omit_defaults=True):
+class ExecuteBody(OffsetBody, frozen=True, kw_only=True, omit_defaults=True):
     """Without `plan` the stored one is executed; `plan_digest` is that of the plan which was seen."""
 
     plan: dict[str, Any] | None = None
     plan_digest: Name | None = None
 
 
-class RejectBody(_OffsetBody, frozen=True, kw_only=True, omit_defaults=True):
+class RejectBody(OffsetBody, frozen=True, kw_only=True, omit_defaults=True):
     """Why the plan is not executed."""
 
     reason: Text | None = None

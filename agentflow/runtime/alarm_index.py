@@ -15,7 +15,7 @@ MAX_ALARMS = 8_192
 class AlarmIndex:
     """The earliest deadlines by run id, in seconds of the loop's clock.
 
-    All alarms before `horizon` are known. Later ones are dropped: whoever reaches the horizon calls
+    All alarms before `horizon` are known. Later ones are dropped: the caller that reaches the horizon calls
     `forget_horizon` and sets those that the store has.
     """
 

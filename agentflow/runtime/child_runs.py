@@ -36,7 +36,7 @@ from agentflow.events import catalogue as ev
 from agentflow.events.catalogue import TERMINAL_TYPES
 from agentflow.events.log import RunRow
 from agentflow.runtime.child_forks import fork_of_child, origin_of_child
-from agentflow.runtime.command_handlers import (
+from agentflow.runtime.command_messages import (
     Answer,
     Attach,
     Cancel,
@@ -76,7 +76,7 @@ _GOES_ON = ("drain", "storage")
 
 
 class RegisteredGraph(NamedTuple):
-    """A graph that somebody registered, and whether that client was trusted."""
+    """A registered graph, and whether that client was trusted."""
 
     submission: Submission
     trusted: bool = True
@@ -105,7 +105,7 @@ def pass_on_command(data: Any, via: str) -> Command:
     if isinstance(data, ev.InputCancelled):
         return Withdraw(request_id=data.request_id, reason=data.reason, by="parent")
     return DecideRequest(
-        granted=isinstance(data, ev.ApprovalGranted),
+        granted="grant" if isinstance(data, ev.ApprovalGranted) else "deny",
         request_id=data.request_id,
         reason=None if data.reason is UNSET else data.reason,
         response=None if data.response is UNSET else data.response,
@@ -141,7 +141,7 @@ class ChildRunCommands(SubmitCommand):
 
     async def _registered(self, name: str, *, trusted: bool) -> RegisteredGraph | None:
         """Return the graph of a name; None if there is none. A trusted run takes none of an untrusted client:
-        whoever may register a name must not decide what it does. An untrusted run stays one in any case."""
+        a client that may register a name must not decide what it does. An untrusted run stays untrusted."""
         if name in self._graphs_by_name:
             return RegisteredGraph(self._graphs_by_name[name])
         found = None if self.graph_source is None else await self.graph_source(name)

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING
 
 from agentflow import engine
 from agentflow.events import catalogue as ev
-from agentflow.runtime.command_handlers import (
+from agentflow.runtime.command_handlers import check_offset, decide_command
+from agentflow.runtime.command_messages import (
+    Answer,
     Cancel,
     Command,
     DecideRequest,
     Done,
     ExecutePlan,
     Refusal,
+    RejectPlan,
     ReportChild,
     Resume,
-    check_offset,
-    decide_command,
 )
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class CommandReceiver:
             if isinstance(command, Resume) and command.by != "runtime":
                 self._dispatcher.forget_refusals()
         if any(isinstance(data, ev.PlanRejected) for data in decisions):
+            assert isinstance(command, RejectPlan | Answer)
             cancel = Cancel(reason="plan_rejected", by=command.by)
             decisions += self._stop.decide_cancel(cancel, behind=len(decisions))
         run.launch.reopen()

@@ -21,7 +21,7 @@ from agentflow.errors import (
     StoreError,
 )
 from agentflow.events import catalogue as ev
-from agentflow.runtime.command_handlers import Command, Refusal
+from agentflow.runtime.command_messages import Command, Refusal
 from agentflow.runtime.event_bus import Barrier, CommitFailed, Committed, Republish
 from agentflow.runtime.supervisor_messages import CheckAcknowledged, LogEnd, SendAgain
 

@@ -147,6 +147,7 @@ def _forked(
     """Return the first event of a fork of the run that began with `begin`."""
     return msgspec.structs.replace(
         begin,
+        input=begin.input if edits is UNSET else edits.get("input", begin.input),
         forked_from=origin,
         by=by,
         labels=dict(labels),
@@ -199,11 +200,7 @@ class ForkCommand(RecoveryCommands):
         """
         if sum((offset is not None, from_step is not None, from_failure)) > 1:
             raise CommandRefused("give one of offset, from_step and from_failure", code="invalid_parameter")
-        row = await self.log.run(workflow_id)
-        if offset is not None and not 0 <= offset <= row.last_offset:
-            message = f"{workflow_id} has offsets 0 to {row.last_offset}"
-            raise CommandRefused(message, code="invalid_parameter", details={"last_offset": row.last_offset})
-        upto = row.last_offset if offset is None else offset
+        upto = await self._fork_offset(workflow_id, offset)
         begin = await self._begin(workflow_id)
         source = await self.fold(workflow_id, at=upto)
         if definition is None:
@@ -235,14 +232,20 @@ class ForkCommand(RecoveryCommands):
         origin = ForkOrigin(workflow_id=workflow_id, offset=upto, from_step=from_step or UNSET)
         kept = begin.labels if labels is None else checked_labels(labels)
         started = _forked(begin, origin, by, kept, changed or UNSET)
-        if "input" in changed:
-            started = msgspec.structs.replace(started, input=changed["input"])
         if source.pipeline is not None:  # the files of its steps are where the old run left them
             workspace = source.pipeline.workspace(workflow_id)
             started = msgspec.structs.replace(started, input={**started.input, "workspace": workspace})
         if not trusted:
             started = msgspec.structs.replace(started, options={**started.options, "trusted": False})
         return await self._begin_fork(run_id, plan, bound, started, base, chosen=as_id is not None)
+
+    async def _fork_offset(self, workflow_id: str, offset: int | None) -> int:
+        """Return where a fork begins: without an offset at the end. Raises RunNotFound or CommandRefused."""
+        last = (await self.log.run(workflow_id)).last_offset
+        if offset is not None and not 0 <= offset <= last:
+            message = f"{workflow_id} has offsets 0 to {last}"
+            raise CommandRefused(message, code="invalid_parameter", details={"last_offset": last})
+        return last if offset is None else offset
 
     async def _bind_definition(
         self, workflow_id: str, begin: WorkflowStarted, submission: Any, *, check_input: bool, trusted: bool
@@ -318,7 +321,7 @@ class ForkCommand(RecoveryCommands):
         started = _forked(begin, origin, by, begin.labels, given or UNSET)
         if "input" in given:
             options = {**begin.options, "input_type": input_type}
-            started = msgspec.structs.replace(started, input=given["input"], options=options)
+            started = msgspec.structs.replace(started, options=options)
         if definition.ir_hash != begin.ir_hash:
             said = started_event(definition, bound, started.input, started.labels, {}, [], by)
             started = msgspec.structs.replace(

@@ -7,8 +7,8 @@ A message class stands in the module of its receiver; where that would be an imp
 | StartRun, Alarms | runs_supervisor | RunRegistry | RunsSupervisor |
 | Overdue | runs_supervisor | its own timer | RunsSupervisor |
 | KeepResult | result_cache | RunSupervisor | RunsSupervisor |
-| Command and its subclasses | command_handlers | RunRegistry | RunSupervisor |
-| Done, Refusal | command_handlers | RunSupervisor | RunRegistry, as the reply |
+| Command and its subclasses | command_messages | RunRegistry | RunSupervisor |
+| Done, Refusal | command_messages | RunSupervisor | RunRegistry, as the reply |
 | Suspend | supervisor_messages | Runtime | RunSupervisor |
 | Wake, SendAgain, WorkStopped | supervisor_messages | its own timers | RunSupervisor |
 | Answered, AskAgain | supervisor_messages | SharedStore's answers, its own timers | RunSupervisor |

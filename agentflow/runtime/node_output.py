@@ -153,7 +153,6 @@ class _Fold:
         self._terminal: str | None = None
         self._human: dict[str, dict[str, Any]] = {}
         self._asked: dict[str, tuple[str, dict[str, Any]]] = {}
-        self._tool_calls: dict[str, list[dict[str, Any]]] = {}
 
     def take(self, event: Event[Any]) -> None:
         """Take the next event."""

@@ -30,7 +30,7 @@ from agentflow.events.log import EventLog, RunRow
 from agentflow.events.rows import Page
 from agentflow.records.commands import Resumed, UnresumedRun
 from agentflow.records.damage import warn_of_damage
-from agentflow.runtime.command_handlers import Resume
+from agentflow.runtime.command_messages import Resume
 from agentflow.runtime.run_commands import RunCommands
 from agentflow.runtime.submission import checked_budget
 

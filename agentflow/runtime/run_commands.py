@@ -23,7 +23,7 @@ from agentflow.errors import (
 from agentflow.events import tracing
 from agentflow.events.forked import ForkGuard
 from agentflow.records.requests import RequestRecord
-from agentflow.runtime.command_handlers import (
+from agentflow.runtime.command_messages import (
     Answer,
     Cancel,
     Command,
@@ -100,7 +100,7 @@ class RunCommands(RunReader):
         expected_offset: int | None = None,
     ) -> RunHandle:
         """Pause until `resume`. `drain` lets steps that have begun finish, `suspend` only tool calls."""
-        command = Pause(detail=reason, in_flight=in_flight, by=by, expected_offset=expected_offset)
+        command = Pause(reason=reason, in_flight=in_flight, by=by, expected_offset=expected_offset)
         return await self._send(workflow_id, command)
 
     async def resume(
@@ -192,7 +192,7 @@ class RunCommands(RunReader):
         if tracing.current() is not None:
             raise CommandRefused("agents and functions of runs decide no approvals", code="self_approval")
         command = DecideRequest(
-            granted=granted,
+            granted="grant" if granted else "deny",
             request_id=request_id,
             step_id=step_id,
             reason=reason,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from agentflow.runtime.agent_actor import Directory
     from agentflow.runtime.binding import ReplaySource
     from agentflow.runtime.child_runs import ChildLinks
-    from agentflow.runtime.command_handlers import Command, Done, Refusal
+    from agentflow.runtime.command_messages import Command, Done, Refusal
     from agentflow.runtime.crash_ledger import Trial
     from agentflow.runtime.log_replay import Fold
 

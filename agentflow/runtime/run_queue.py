@@ -9,7 +9,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 
-from agentflow.runtime.command_handlers import Command
+from agentflow.runtime.command_messages import Command
 
 __all__ = ["RunQueue"]
 

@@ -39,7 +39,8 @@ from agentflow.runtime.alarm_index import MAX_ALARMS
 from agentflow.runtime.background_tasks import BackgroundTasks
 from agentflow.runtime.binding import Bound
 from agentflow.runtime.clock import Clock, Timeline
-from agentflow.runtime.command_handlers import (
+from agentflow.runtime.command_handlers import decide_command
+from agentflow.runtime.command_messages import (
     Attach,
     Cancel,
     Command,
@@ -47,7 +48,6 @@ from agentflow.runtime.command_handlers import (
     Pause,
     Refusal,
     Resume,
-    decide_command,
 )
 from agentflow.runtime.crash_ledger import QUEUE_LIMIT_S, ROW_ENDS_AFTER_S, RecoveryLedger, Trial
 from agentflow.runtime.log_replay import FoldCache, fold
@@ -237,7 +237,7 @@ class RunRegistry:
         paused = dict(self.ledger.over_limit(run_id for run_id, _ in suspects))
         for run_id, detail in paused.items():
             _log.warning("%s is paused: %s", run_id, detail)
-            pause = Pause(by="runtime", reason="recovery_limit", detail=detail, in_flight="suspend")
+            pause = Pause(by="runtime", cause="recovery_limit", reason=detail, in_flight="suspend")
             self._queue.enqueue(run_id, pause)
         left = [run for run in suspects if run[0] not in paused]
         if self.ledger.serial and left:
@@ -424,7 +424,7 @@ class RunRegistry:
             if not pauses_unbound:
                 raise
             message = error.diagnostics[0].message
-            command, idle = Pause(by="runtime", reason="definition_unavailable", detail=message), True
+            command, idle = Pause(by="runtime", cause="definition_unavailable", reason=message), True
             plan, bound = await self._prepare(workflow_id, False)
         is_child = await self._is_child(workflow_id)
         try:

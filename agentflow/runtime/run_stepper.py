@@ -19,7 +19,7 @@ from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.tracing import RunTracer
 from agentflow.runtime.clock import Clock, monotonic_of
-from agentflow.runtime.command_handlers import Done, Refusal
+from agentflow.runtime.command_messages import Done, Refusal
 from agentflow.runtime.event_bus import Commit
 from agentflow.runtime.log_replay import Fold
 from agentflow.runtime.outside_lookups import OutsideLookups

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from agentflow import engine
 from agentflow.engine.decisions import Decisions
 from agentflow.events import catalogue as ev
-from agentflow.runtime.command_handlers import Cancel
+from agentflow.runtime.command_messages import Cancel
 from agentflow.runtime.supervisor_messages import HandlersStopped, Suspend, WorkStopped
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from agentflow.events import catalogue as ev
 from agentflow.events.log import EventLog
 from agentflow.runtime.call_dispatcher import CallDispatcher
 from agentflow.runtime.clock import Clock
-from agentflow.runtime.command_handlers import Attach, Cancel, Command, Pause, ReportChild, Resume
+from agentflow.runtime.command_messages import Attach, Cancel, Command, Pause, ReportChild, Resume
 from agentflow.runtime.command_receiver import CommandReceiver
 from agentflow.runtime.commit_watch import CommitWatch
 from agentflow.runtime.edge_judge import EdgeJudge, EdgesJudged

@@ -178,9 +178,9 @@ class RunsSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     async def _pause_failed_run(
         self, run_id: str, launch: RunLaunch, error: BaseException, outcome: BaseException
     ) -> None:
-        """Write the pause that the supervisor of the run cannot write any more, then tell whoever waits.
+        """Write the pause that the supervisor of the run cannot write any more, then tell its callers.
 
-        Whoever is told of the failure finds the pause in the log.
+        A caller that is told of the failure finds the pause in the log.
         """
         detail = f"the supervisor of the run died {_MAX_RESTARTS + 1} times: {type(error).__name__}"
         try:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from agentflow.runtime.actor_pools import ActorPools
     from agentflow.runtime.binding import BindingCache, Bound, Implicit, Pins
     from agentflow.runtime.run_launch import RunLaunch
+    from agentflow.runtime.run_registry import RunRegistry
     from agentflow.telemetry.telemetry import Telemetry
 
 __all__ = ["Runtime"]
@@ -138,22 +139,17 @@ class Runtime(ChildRunCommands):
 
     async def __aenter__(self) -> Runtime:
         await import_aside(*_RUNNING)
-        from actors import ActorSystem, Backoff, ChildSpec, OneForOne
+        from actors import ActorSystem, Backoff, OneForOne
         from agentflow.events.open import open_log
         from agentflow.judge import install_judge, release_judge
-        from agentflow.runtime.actor_pools import ActorPools, dead_letters, mailbox_depths
-        from agentflow.runtime.event_bus import EventBus
-        from agentflow.runtime.permanent_actor import PermanentActor
-        from agentflow.runtime.run_registry import RunRegistry
-        from agentflow.telemetry import telemetry_from_env
 
         self._fork_guard = ForkGuard("the Runtime")
         ours = this_process()
         if self.owner.lock and self.owner.lock != ours.lock:  # made before this process was forked
             self.owner = msgspec.structs.replace(ours, token=self.owner.token)
-        self._log = log = open_log(self._store) if isinstance(self._store, str) else self._store
+        self._log = open_log(self._store) if isinstance(self._store, str) else self._store
         self._forget()
-        self.hub = Hub(log)
+        self.hub = Hub(self._log)
         self.delta_hub = DeltaHub()
         # The actors of services and providers restart as often as they must: one that fails for a while
         # is no reason to end all others.
@@ -164,46 +160,7 @@ class Runtime(ChildRunCommands):
         ).__aenter__()
         install_judge()
         try:
-            # The log, and what actors use, are closed when no actor is left: in the phases after theirs.
-            limit, queue = self._run_limits
-            self._registry = RunRegistry(
-                log,
-                self.clock,
-                self.owner,
-                prepare=self._prepare,
-                directory=lambda bound: self._pools.directory(bound, self.models),
-                is_child=self._is_child,
-                find_deadlines=self._find_deadlines,
-                limit=limit,
-                queue=queue,
-                on_launch=self._launched,
-            )
-            self._registry.child_links = self._child_links()
-            system.on_shutdown("stop_admitting", self._registry.close)
-            system.on_shutdown("drain", self._park, self._grace + 5)
-            system.on_shutdown("drain", self._close_followers, 15)
-            system.on_shutdown("flush_log", self.hub.close, raises=True)
-            system.on_shutdown("flush_log", self.models.aclose, 30, raises=True)
-            system.on_shutdown("flush_log", self._release, 30, raises=True)
-            telemetry = self._telemetry or telemetry_from_env(self._tracer_provider)
-            if telemetry is not None:  # it reads the log to the end
-                system.on_shutdown("flush_log", telemetry.aclose, 15)
-            if isinstance(self._store, str):
-                system.on_shutdown("flush_log", log.close, 60, raises=True)
-            self._pools: ActorPools = ActorPools(
-                system, self.delta_hub, self._registry.call_started, self.clock
-            )
-            system.on_shutdown("flush_log", self._pools.loader.aclose, 30, raises=True)
-            observer = telemetry.observer if telemetry is not None else None
-            bus = partial(EventBus, log, self.hub, self._ids, self.owner, observer, {})
-            self._bus = PermanentActor(system, ChildSpec("bus", bus))
-            await self._bus.start()
-            system.on_shutdown("flush_log", self._bus.close)
-            if telemetry is not None:
-                await telemetry.start(
-                    log, depths=partial(mailbox_depths, system), letters=partial(dead_letters, system)
-                )
-            await self._registry.start(system, self._bus)
+            await self._start_actors(system, self._log)
             if self._recovers:
                 await self.recover()
         except BaseException as error:
@@ -213,6 +170,60 @@ class Runtime(ChildRunCommands):
                 await release_judge()
             raise
         return self
+
+    async def _start_actors(self, system: ActorSystem, log: EventLog) -> None:
+        """Start the registry, the pools and the bus, and say in which order the system closes them.
+
+        The log, and what actors use, are closed when no actor is left: in the phases after theirs. Those
+        of one phase follow each other in the order in which they stand here.
+        """
+        from actors import ChildSpec
+        from agentflow.runtime.actor_pools import ActorPools, dead_letters, mailbox_depths
+        from agentflow.runtime.event_bus import EventBus
+        from agentflow.runtime.permanent_actor import PermanentActor
+        from agentflow.telemetry import telemetry_from_env
+
+        registry = self._registry = self._new_registry(log)
+        registry.child_links = self._child_links()
+        system.on_shutdown("stop_admitting", registry.close)
+        system.on_shutdown("drain", self._park, self._grace + 5)
+        system.on_shutdown("drain", self._close_followers, 15)
+        system.on_shutdown("flush_log", self.hub.close, raises=True)
+        system.on_shutdown("flush_log", self.models.aclose, 30, raises=True)
+        system.on_shutdown("flush_log", self._release, 30, raises=True)
+        telemetry = self._telemetry or telemetry_from_env(self._tracer_provider)
+        if telemetry is not None:  # it reads the log to the end
+            system.on_shutdown("flush_log", telemetry.aclose, 15)
+        if isinstance(self._store, str):
+            system.on_shutdown("flush_log", log.close, 60, raises=True)
+        self._pools: ActorPools = ActorPools(system, self.delta_hub, registry.call_started, self.clock)
+        system.on_shutdown("flush_log", self._pools.loader.aclose, 30, raises=True)
+        observer = telemetry.observer if telemetry is not None else None
+        bus = partial(EventBus, log, self.hub, self._ids, self.owner, observer, {})
+        self._bus = PermanentActor(system, ChildSpec("bus", bus))
+        await self._bus.start()
+        system.on_shutdown("flush_log", self._bus.close)
+        if telemetry is not None:
+            depths, letters = partial(mailbox_depths, system), partial(dead_letters, system)
+            await telemetry.start(log, depths=depths, letters=letters)
+        await registry.start(system, self._bus)
+
+    def _new_registry(self, log: EventLog) -> RunRegistry:
+        from agentflow.runtime.run_registry import RunRegistry
+
+        limit, queue = self._run_limits
+        return RunRegistry(
+            log,
+            self.clock,
+            self.owner,
+            prepare=self._prepare,
+            directory=lambda bound: self._pools.directory(bound, self.models),
+            is_child=self._is_child,
+            find_deadlines=self._find_deadlines,
+            limit=limit,
+            queue=queue,
+            on_launch=self._launched,
+        )
 
     async def __aexit__(
         self,

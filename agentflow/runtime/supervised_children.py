@@ -14,7 +14,7 @@ from agentflow.engine import ChildReport, PassOn, RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.tracing import RunTracer
 from agentflow.runtime.child_runs import ChildLinks, pass_on_command
-from agentflow.runtime.command_handlers import Cancel
+from agentflow.runtime.command_messages import Cancel
 
 __all__ = ["SupervisedChildren"]
 

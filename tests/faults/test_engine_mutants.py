@@ -34,4 +34,4 @@ def test_at_least_nine_of_ten_are_caught() -> None:
 
 def test_without_a_mistake_the_same_tests_pass(folder: Path) -> None:
     tests = tuple(dict.fromkeys(test for mutant in MUTANTS.values() for test in mutant.tests))
-    assert run_mutant(folder, Mutant((), tests), timeout_s=600) == "survived"
+    assert run_mutant(folder, Mutant((), tests), cpu_limit_s=600) == "survived"

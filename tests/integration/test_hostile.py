@@ -19,7 +19,7 @@ from agentflow.events.envelope import decode
 from agentflow.events.memory import MemoryLog
 from agentflow.events.sqlite.log import SqliteLog
 from agentflow.models import ModelError, ModelReply
-from agentflow.runtime.command_handlers import Cancel
+from agentflow.runtime.command_messages import Cancel
 from agentflow.testing import ScriptedModel
 from agentflow.testing.scripted import call
 from tests.integration.virtual import LoopClock

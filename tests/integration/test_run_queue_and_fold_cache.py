@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from agentflow import engine
-from agentflow.runtime.command_handlers import Pause
+from agentflow.runtime.command_messages import Pause
 from agentflow.runtime.log_replay import Fold, FoldCache
 from agentflow.runtime.run_queue import RunQueue
 from tests.unit.engine.driver import Driver, chain, tool

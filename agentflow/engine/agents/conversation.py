@@ -46,13 +46,13 @@ class BadAnswer(ValueError):
 
 
 def compact(value: Any) -> str:
-    """A value as the model reads it: a string as it is, else compact JSON in its own key order."""
+    """Return a value as the model reads it: a string as it is, else compact JSON in its own key order."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def opening(spec: AgentSpec, system_prompt: str, data: Any) -> list[Message]:
-    """The first messages of a context: the prompt, the agent's examples as turns, and the input unless it is
-    null."""
+    """Return the first messages of a context: the prompt, the agent's examples as turns, and the input
+    unless it is null."""
     messages = [Message(role="system", content=system_prompt)]
     for example in spec.examples:
         messages.append(Message(role="user", content=compact(example.input)))
@@ -63,7 +63,7 @@ def opening(spec: AgentSpec, system_prompt: str, data: Any) -> list[Message]:
 
 
 def shared_opening(spec: AgentSpec, system_prompt: str, data: Any) -> list[Message]:
-    """The first messages of an agent that takes part in a conversation: the prompt, and what was said.
+    """Return the first messages of an agent in a conversation: the prompt, and what was said.
 
     `data` is text, a Message, an AgentResponse or a list of these. What this agent said itself is its own
     turn; what others said is told to it with their names.
@@ -117,7 +117,7 @@ def response_of(spec: AgentSpec, output: Any, usage: Usage | None) -> dict[str, 
 
 
 def tool_message(record: ToolRecord) -> Message:
-    """A settled call's result or error, as an answer to the model."""
+    """Return a settled call's result or error, as an answer to the model."""
     call = record.call
     if record.state == "done":
         content = compact(record.output)
@@ -145,7 +145,7 @@ def repair(error: ErrorInfo) -> Message:
 
 
 def read_answer(spec: AgentSpec, text: str) -> Any:
-    """The value of a final answer. Raises BadAnswer.
+    """Return the value of a final answer. Raises BadAnswer.
 
     With a schema: the trimmed text as JSON, else its only fenced block; if the schema's root type is
     exactly "string", text that is no JSON string is the value. Without: page 001 takes a JSON object as
@@ -198,7 +198,7 @@ _decoder = json.JSONDecoder(parse_constant=_refuse)
 
 
 def parse(text: str) -> tuple[bool, Any]:
-    """Whether the text is JSON that an event can hold, and its value. Half a surrogate pair is none."""
+    """Return whether a text is JSON that an event can hold, and its value. Half a surrogate pair is none."""
     # The standard parser: it keeps big integers exact, which page 000 §1 asks for.
     try:
         value = _decoder.decode(text)

@@ -56,5 +56,5 @@ def usage_with(usage: Usage, moves: Sequence[Any]) -> Usage:
 
 
 def fault(category: Category, code: str, message: str) -> ErrorInfo:
-    """An error object with nothing but its three required parts."""
+    """Return an error object with nothing but its three required parts."""
     return ErrorInfo(category=category, code=code, message=message)

@@ -73,7 +73,6 @@ class AgentProgress:
         "first_failure",
         "has_answer",
         "known_results",
-        "last_error",
         "loops_in",
         "measured",
         "messages",
@@ -127,7 +126,6 @@ class AgentProgress:
         self.answer: str = ""
         self.has_answer = False
         self.need: Any = None  # a cache of `call_queue`: what the next call wants, and what it follows from
-        self.last_error: ErrorInfo | None = None
 
     @property
     def wants_call(self) -> bool:

@@ -227,7 +227,7 @@ def _answer_moves(state: RunState, activation: Activation, progress: AgentProgre
 def _empty_answer_moves(
     state: RunState, activation: Activation, progress: AgentProgress, now: int
 ) -> Decisions:
-    """An answer with neither text nor calls: the model is told once in a context, then the attempt fails."""
+    """Tell the model once in a context that its answer was empty; fail the attempt the second time."""
     error = ErrorInfo(
         category="invalid_output",
         code="empty_answer",

@@ -170,7 +170,6 @@ def _model_completed(state: RunState, data: ev.ModelCallCompleted, offset: int, 
     progress.model_call = None
     progress.failed_calls = 0
     progress.first_failure = None
-    progress.last_error = None
     progress.turn_open = False
     progress.min_output = 0
     if call is not None:
@@ -221,7 +220,6 @@ def _model_failed(state: RunState, data: ev.ModelCallFailed, offset: int, ts: in
     else:
         progress.failed_calls += 1
         progress.first_failure = progress.first_failure or ts
-    progress.last_error = data.error
     if data.usage is not UNSET:
         use(state, activation, data.usage)
     wake(state, activation)

@@ -128,7 +128,7 @@ def was_away(state: RunState, activation: Activation, error: ErrorInfo, ts: int)
 
 
 def settle_tool(state: RunState, activation: Activation, record: ToolRecord) -> None:
-    """A call has its end: the agent goes on when all of its round have, a tool node ends with it."""
+    """Let an agent go on once all calls of its round have ended; end a tool node with its call."""
     if record is activation.tool and activation.node.kind.takes_calls:
         activation.node.kind.call_settled(state, activation, record)
         _ask_next(state, activation)

@@ -51,7 +51,7 @@ def _edited(state: RunState, data: ev.PlanEdited, offset: int, ts: int) -> None:
 
 def _accepted(state: RunState, data: ev.PlanAccepted, offset: int, ts: int) -> None:
     pipeline = _of(state, data)
-    pipeline.accepted, pipeline.accepted_by = True, None if data.by is msgspec.UNSET else data.by
+    pipeline.accepted = True
 
 
 def _rejected(state: RunState, data: ev.PlanRejected, offset: int, ts: int) -> None:

@@ -207,7 +207,7 @@ def _is_about_budget(request: OpenRequest) -> bool:
 
 
 def _input_settled(state: RunState, request: OpenRequest, value: dict[str, Any], ts: int) -> None:
-    """What follows from an answer for the call or step that asked."""
+    """Fold an answer for the call or step that asked."""
     activation = request.activation
     go_on(state, activation, ts)
     asked = request.data

@@ -228,7 +228,7 @@ def _step_waiting(state: RunState, data: ev.WorkflowStepWaiting, offset: int, ts
         place = state.node_of(activation)
         place.status = "waiting"
         mirror(state, activation, place)
-        if activation.node.kind.is_passive:
+        if activation.node.kind.is_passive and activation.phase == "open":  # asked: it has not begun to wait
             activation.node.kind.fold(state, activation, data, ts)
             wake(state, activation)
 

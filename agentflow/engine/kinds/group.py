@@ -17,7 +17,7 @@ from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
 if TYPE_CHECKING:
-    from agentflow.engine.graph import Graph, Node
+    from agentflow.engine.graph import Graph
 
 __all__ = ["Group", "Spawning"]
 
@@ -253,8 +253,3 @@ def _join_writes(activation: Activation, child: Path) -> None:
             parent.writes[key] = [GlobalWrite("set", parent.frame.get("globals", key))]
         else:
             parent.writes.setdefault(key, []).extend(writes)
-
-
-def entry_of(node: Node, port: str) -> Node:
-    """Return the node at which the child paths of a port begin."""
-    return node.targets(port)[0].target

@@ -23,7 +23,7 @@ from agentflow.engine.decisions import (
 )
 from agentflow.engine.ids import derive
 from agentflow.engine.kinds.agent import Agent
-from agentflow.engine.kinds.kind import Looked, Prepared, Probe
+from agentflow.engine.kinds.kind import Kind, Looked, Prepared, Probe
 from agentflow.engine.pipeline import EXECUTE, MAX_CLARIFICATIONS, PipelineState, hash_of, proposed_event
 from agentflow.events import catalogue as ev
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from agentflow.engine.agents.progress import AgentProgress
     from agentflow.engine.state import RunState
 
-__all__ = ["PLAN_STEP_AGENT", "STAGE_AGENT"]
+__all__ = ["PLAN_STEP_AGENT", "STAGE_AGENT", "PlanStep"]
 
 CLARIFICATION: dict[str, Any] = {
     "type": "object",
@@ -175,12 +175,44 @@ _TASK = frozenset(
 )
 
 
-class PlanStepAgent(Agent):
+class PlanStep(Kind):
+    """What stands before every step of a plan, however it is done: toolsets, policy, approval, evidence."""
+
+    admits = True
+    approves = True
+    is_delegated = False
+    """True if a delegate works on it."""
+
+    def refusal(self, state: RunState, activation: Activation, looked: Looked | None, now: int) -> Decisions:
+        """Return the end of a step that its toolsets, the delegate or the policy refuse."""
+        return refusal(state, activation, looked, now, delegated=self.is_delegated)
+
+    def known_result(self, state: RunState, activation: Activation) -> dict[str, Any] | None:
+        """Return the result of a step that came with an imported run, unless its plan was edited since."""
+        return _pipeline(state).result_given(activation.node.name)
+
+    def approval_subject(self, state: RunState, activation: Activation) -> tuple[dict[str, Any], str, Any]:
+        """Return what a person decides about, its digest, and the policy that asks."""
+        return approval_subject(state, activation)
+
+    def probe(self, state: RunState, activation: Activation) -> Probe | None:
+        """Return the expected files, whose state before the step is evidence, the services of its toolsets,
+        and the delegate if it is not the built-in one."""
+        return probe_of(state, activation)
+
+    def with_probe(
+        self, state: RunState, activation: Activation, prepared: Prepared, looked: Looked | None
+    ) -> Prepared:
+        """Return what the step starts with, the mode of execution and the state of the expected files."""
+        found = with_files(prepared, looked)
+        return Prepared({**found.input, **mode_of(state, looked)}, found.subject)
+
+
+class PlanStepAgent(PlanStep, Agent):
     """A step of the plan: the delegate works on it with the functions of its toolsets alone."""
 
     ends_itself = True
-    admits = True
-    approves = True
+    is_delegated = True
 
     def prepare(self, state: RunState, activation: Activation) -> Prepared | ErrorInfo:
         """Return the task of the delegate; text of the plan is data and is never evaluated."""
@@ -194,23 +226,6 @@ class PlanStepAgent(Agent):
     def context(self, state: RunState, activation: Activation) -> Any:
         """Return where the functions of the step work; no model sees it."""
         return StepContext(workspace=_pipeline(state).workspace(state.workflow_id))
-
-    def refusal(self, state: RunState, activation: Activation, looked: Looked | None, now: int) -> Decisions:
-        """Return the end of a step that its toolsets, the delegate or the policy refuse."""
-        return refusal(state, activation, looked, now, delegated=True)
-
-    def known_result(self, state: RunState, activation: Activation) -> dict[str, Any] | None:
-        """Return the result that came with the run."""
-        return known_result(state, activation)
-
-    def approval_subject(self, state: RunState, activation: Activation) -> tuple[dict[str, Any], str, Any]:
-        """Return what a person decides about, its digest, and the policy that asks."""
-        return approval_subject(state, activation)
-
-    def probe(self, state: RunState, activation: Activation) -> Probe | None:
-        """Return the expected files, whose state before the step is evidence, and the services of its
-        toolsets."""
-        return probe_of(state, activation)
 
     def with_probe(
         self, state: RunState, activation: Activation, prepared: Prepared, looked: Looked | None
@@ -313,11 +328,6 @@ def probe_of(state: RunState, activation: Activation) -> Probe | None:
     return Probe(activation.key, workspace, names, services, delegate)
 
 
-def known_result(state: RunState, activation: Activation) -> dict[str, Any] | None:
-    """Return the result of a step that came with an imported run, unless its plan was edited since."""
-    return _pipeline(state).result_given(activation.node.name)
-
-
 def with_files(prepared: Prepared, looked: Looked | None) -> Prepared:
     """Return what a step starts with, with the state of its expected files."""
     if looked is None or not looked.files:
@@ -338,7 +348,7 @@ def refusal(
     state: RunState, activation: Activation, looked: Looked | None, now: int, *, delegated: bool = False
 ) -> Decisions:
     """Return the end of a step that must not reach the delegate: toolsets first, then the delegate, then
-    an approval that nobody waits for. `delegated`: a delegate works on it."""
+    an approval that no person is asked for. `delegated`: a delegate works on it."""
     pipeline = _pipeline(state)
     metadata = activation.node.spec.metadata
     off = [name for name in cast("list[str]", metadata["toolsets"]) if _is_off(state, name, looked)]

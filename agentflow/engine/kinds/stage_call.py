@@ -8,17 +8,8 @@ import msgspec
 
 from agentflow.definition.toolsets import StepContext
 from agentflow.engine.decisions import Decisions
-from agentflow.engine.kinds.kind import Looked, Prepared, Probe
-from agentflow.engine.kinds.stage_agent import (
-    approval_subject,
-    end_of_step,
-    known_result,
-    mode_of,
-    plan_step,
-    probe_of,
-    refusal,
-    with_files,
-)
+from agentflow.engine.kinds.kind import Prepared
+from agentflow.engine.kinds.stage_agent import PlanStep, end_of_step, plan_step
 from agentflow.engine.kinds.tool import Tool
 
 if TYPE_CHECKING:
@@ -29,15 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["PLAN_STEP_CALL"]
 
 
-class PlanStepCall(Tool):
+class PlanStepCall(PlanStep, Tool):
     """Makes the call of the step with the parameters of the plan; its output is that of the step.
 
     Toolsets, approval, evidence and verification are those of any step of a plan.
     """
 
     ends_itself = True
-    admits = True
-    approves = True
     said = None
 
     def compile(self, node: Any) -> Any:
@@ -54,29 +43,10 @@ class PlanStepCall(Tool):
         assert state.pipeline is not None
         return StepContext(workspace=state.pipeline.workspace(state.workflow_id))
 
-    def refusal(self, state: RunState, activation: Activation, looked: Looked | None, now: int) -> Decisions:
-        """Return the end of a step that its toolsets or the policy refuse."""
-        return refusal(state, activation, looked, now)
-
-    def known_result(self, state: RunState, activation: Activation) -> dict[str, Any] | None:
-        """Return the result that came with the run."""
-        return known_result(state, activation)
-
     def approval_subject(self, state: RunState, activation: Activation) -> tuple[dict[str, Any], str, Any]:
         """Return what a person decides about, with the call, its digest, and the policy that asks."""
-        subject, digest, policy = approval_subject(state, activation)
+        subject, digest, policy = super().approval_subject(state, activation)
         return {**subject, "call": plan_step(activation)["call"]}, digest, policy
-
-    def probe(self, state: RunState, activation: Activation) -> Probe | None:
-        """Return the expected files, whose state before the step is evidence, and the service of the call."""
-        return probe_of(state, activation)
-
-    def with_probe(
-        self, state: RunState, activation: Activation, prepared: Prepared, looked: Looked | None
-    ) -> Prepared:
-        """Return the parameters with the mode of execution and the state of the expected files."""
-        found = with_files(prepared, looked)
-        return Prepared({**found.input, **mode_of(state, looked)}, found.subject)
 
     def started(self, state: RunState, activation: Activation, data: Any, ts: int) -> None:
         """Keep what the expected files were; the call gets the parameters alone."""

@@ -19,17 +19,8 @@ from agentflow.engine.agents.progress import ToolRecord
 from agentflow.engine.bindings import ToolInfo
 from agentflow.engine.budgets import budget_left, exceeded_moves, tool_calls_exceed, used_up
 from agentflow.engine.decisions import Decisions
-from agentflow.engine.kinds.kind import Looked, Prepared, Probe
-from agentflow.engine.kinds.stage_agent import (
-    approval_subject,
-    end_of_step,
-    known_result,
-    mode_of,
-    probe_of,
-    refusal,
-    task_of,
-    with_files,
-)
+from agentflow.engine.kinds.kind import Prepared
+from agentflow.engine.kinds.stage_agent import PlanStep, end_of_step, task_of
 from agentflow.engine.kinds.tool import Tool, first_call
 from agentflow.engine.tool_calls import start_tool
 
@@ -56,13 +47,12 @@ class _Reported:
         self.problem: str | None = None
 
 
-class PlanStepDelegate(Tool):
+class PlanStepDelegate(PlanStep, Tool):
     """Gives the task to the delegate, and holds its answer against the schema of a StepResult."""
 
     name = "agent"
     ends_itself = True
-    admits = True
-    approves = True
+    is_delegated = True
     judges_calls = True
     said = None
 
@@ -79,29 +69,6 @@ class PlanStepDelegate(Tool):
         task = {**task, "deadline": activation.node.retry.timeout, "budget": None}
         data = {"task": {**task, "attempt": activation.attempt}}
         return Prepared(data, {"input": task})
-
-    def refusal(self, state: RunState, activation: Activation, looked: Looked | None, now: int) -> Decisions:
-        """Return the end of a step that its toolsets, the delegate or the policy refuse."""
-        return refusal(state, activation, looked, now, delegated=True)
-
-    def known_result(self, state: RunState, activation: Activation) -> dict[str, Any] | None:
-        """Return the result that came with the run."""
-        return known_result(state, activation)
-
-    def approval_subject(self, state: RunState, activation: Activation) -> tuple[dict[str, Any], str, Any]:
-        """Return what a person decides about, its digest, and the policy that asks."""
-        return approval_subject(state, activation)
-
-    def probe(self, state: RunState, activation: Activation) -> Probe | None:
-        """Return the expected files, the services of its toolsets, and the delegate."""
-        return probe_of(state, activation)
-
-    def with_probe(
-        self, state: RunState, activation: Activation, prepared: Prepared, looked: Looked | None
-    ) -> Prepared:
-        """Return the task with the mode of execution and the state of the expected files."""
-        found = with_files(prepared, looked)
-        return Prepared({**found.input, **mode_of(state, looked)}, found.subject)
 
     def started(self, state: RunState, activation: Activation, data: Any, ts: int) -> None:
         """Keep what the expected files were; the call gets the task alone."""

@@ -9,17 +9,8 @@ from agentflow.definition.stage_schemas import PLAN
 from agentflow.engine.decisions import Decisions, scope_fields, step_completed, step_fields
 from agentflow.engine.ids import derive
 from agentflow.engine.kinds.human_in_the_loop import Human
-from agentflow.engine.kinds.kind import Looked, Prepared, Probe
-from agentflow.engine.kinds.stage_agent import (
-    approval_subject,
-    end_of_step,
-    known_result,
-    mode_of,
-    plan_step,
-    probe_of,
-    refusal,
-    with_files,
-)
+from agentflow.engine.kinds.kind import Prepared
+from agentflow.engine.kinds.stage_agent import PlanStep, end_of_step, plan_step
 from agentflow.engine.pipeline import PipelineState, accepted_events
 from agentflow.events import catalogue as ev
 
@@ -101,12 +92,10 @@ def _pipeline(state: RunState) -> PipelineState:
     return state.pipeline
 
 
-class PlanStepHuman(Human):
+class PlanStepHuman(PlanStep, Human):
     """A step of the plan that a person does, and reports as a StepResult."""
 
     ends_itself = False
-    admits = True
-    approves = True
 
     def prepare(self, state: RunState, activation: Activation) -> Prepared | ErrorInfo:
         """Return the step as the person sees it."""
@@ -118,34 +107,10 @@ class PlanStepHuman(Human):
         }
         return Prepared(shown, shown)
 
-    def refusal(self, state: RunState, activation: Activation, looked: Looked | None, now: int) -> Decisions:
-        """Return the end of a step that the policy refuses."""
-        return refusal(state, activation, looked, now)
-
-    def probe(self, state: RunState, activation: Activation) -> Probe | None:
-        """Return the expected files, whose state before the step is evidence, and the services of its
-        toolsets."""
-        return probe_of(state, activation)
-
-    def with_probe(
-        self, state: RunState, activation: Activation, prepared: Prepared, looked: Looked | None
-    ) -> Prepared:
-        """Return what the person sees with the mode of execution and the state of the expected files."""
-        found = with_files(prepared, looked)
-        return Prepared({**found.input, **mode_of(state, looked)}, found.subject)
-
     def started(self, state: RunState, activation: Activation, data: Any, ts: int) -> None:
         """Keep what the expected files were."""
         super().started(state, activation, data, ts)
         _pipeline(state).note_start(activation.node.name, data.input)
-
-    def known_result(self, state: RunState, activation: Activation) -> dict[str, Any] | None:
-        """Return the result that came with the run."""
-        return known_result(state, activation)
-
-    def approval_subject(self, state: RunState, activation: Activation) -> tuple[dict[str, Any], str, Any]:
-        """Return what a person decides about, its digest, and the policy that asks."""
-        return approval_subject(state, activation)
 
     def next(self, state: RunState, activation: Activation, now: int) -> Decisions:
         """Ask, or end with what the person reported."""

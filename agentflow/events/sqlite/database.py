@@ -131,7 +131,7 @@ def _fold_in(db: sqlite3.Connection, path: Path) -> sqlite3.Connection:
     db.execute("PRAGMA synchronous = FULL")
     db.execute("PRAGMA checkpoint_fullfsync = ON")
     db.close()
-    if _log_length(path):  # somebody else has it, or there was no space
+    if _log_length(path):  # another process has it open, or there was no space
         with contextlib.suppress(FileNotFoundError):
             sync_file(Path(f"{path}-wal"))
     return _connect(path)

@@ -90,5 +90,5 @@ _ELSEWHERE = {
     "map": {"exchange"},
     "merge": {"call_policy"},
 }
-"""Fields whose rows need runs of their own: see `test_rows_of_runs`, `test_workers`, and the suites of
-pages 002 and 004."""
+"""Fields whose rows need runs of their own: see `test_graphs_at_paths`, `test_subworkflows`, `test_workers`,
+and the suites of pages 002 and 004."""

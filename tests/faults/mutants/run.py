@@ -9,17 +9,22 @@ import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from tests.faults.mutants.table import Mutant
 
-__all__ = ["TIMEOUT_S", "Outcome", "copy_package", "run_mutant"]
+__all__ = ["CPU_LIMIT_S", "TIMEOUT_S", "Outcome", "copy_package", "run_mutant"]
 
 ROOT = Path(__file__).parents[3]
-TIMEOUT_S = 300.0
-"""Seconds that the tests of one mistake may take together, several times of what they take without it: a
-mistake that makes them hang is caught."""
+CPU_LIMIT_S = 300
+"""Seconds of processor time that the tests of one mistake may take together, several times of what they take
+without it: a mistake that makes them loop is caught. Other work on the machine does not count."""
+
+TIMEOUT_S = 3_600.0
+"""Seconds after which a run of tests is given up, which says nothing of the mistake. A test that waits for
+ever fails after 30 s by itself."""
 
 _MAX_BYTES = 4 << 30
 """Address space of the tests: a mistake may let a loop fill the memory."""
@@ -44,10 +49,11 @@ def copy_package(folder: Path) -> Path:
     return folder
 
 
-def run_mutant(folder: Path, mutant: Mutant, *, timeout_s: float = TIMEOUT_S) -> Outcome:
-    """Return whether the tests notice the mistake. Raises ValueError if a module has not its text once."""
+def run_mutant(folder: Path, mutant: Mutant, *, cpu_limit_s: int = CPU_LIMIT_S) -> Outcome:
+    """Return whether the tests notice the mistake. Raises ValueError if a module has not its text once, and
+    subprocess.TimeoutExpired if the machine is too busy to tell."""
     with _edited(folder, mutant):
-        return _judge(folder, mutant.tests, timeout_s)
+        return _judge(folder, mutant.tests, cpu_limit_s)
 
 
 @contextmanager
@@ -74,25 +80,22 @@ def _write(path: Path, source: str) -> None:
         compiled.unlink()
 
 
-def _limit_memory() -> None:
+def _limit(cpu_s: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, _MAX_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
 
 
-def _judge(folder: Path, tests: tuple[str, ...], timeout_s: float) -> Outcome:
-    """Run the tests. One that hangs fails after 30 s by itself."""
+def _judge(folder: Path, tests: tuple[str, ...], cpu_limit_s: int) -> Outcome:
     options = ["-x", "-q", "-p", "no:cacheprovider", "--timeout", "30", "-k", _NOT_MEASURED]
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *options, *tests],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(folder)},
-            capture_output=True,
-            timeout=timeout_s,
-            check=False,
-            preexec_fn=_limit_memory,
-        )
-    except subprocess.TimeoutExpired:
-        return "caught"
-    if done.returncode not in (0, 1, 2, 3):
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *tests],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        preexec_fn=partial(_limit, cpu_limit_s),
+    )
+    if done.returncode > 3:
         raise RuntimeError(done.stdout.decode()[-2000:])  # no test ran
-    return "caught" if done.returncode else "survived"
+    return "caught" if done.returncode else "survived"  # a signal ends the tests that loop

@@ -9,7 +9,7 @@ from typing import NamedTuple
 __all__ = ["EXPLAINED", "MUTANTS", "Mutant"]
 
 _UNIT = "tests/unit/engine/"
-ENGINE = ("tests/unit/engine", "tests/golden/test_golden_logs.py")
+ENGINE = ("tests/unit/engine", "tests/golden/test_golden_logs.py", "tests/conformance/kinds")
 
 
 class Mutant(NamedTuple):
@@ -311,9 +311,6 @@ FRAMES = {
         '    if frame.is_read:\n        frame.set("nodes", node.name, view)\n',
         '    if False:\n        frame.set("nodes", node.name, view)\n',
     ),
-    "computed names lack what changed since": _of(
-        "engine/frames.py", "*(name for of, name in frame._kept if of == root)", "*()"
-    ),
     "names of a subgraph go on above it": _of(
         "engine/frames.py",
         'None if frame.is_isolated and root != "globals" else frame.parent',
@@ -418,6 +415,24 @@ GATES = {
         "engine/arrivals.py",
         "if activation.verdict is not None or consent or node.iterates or not node.kind.takes_slot:",
         "if activation.verdict is not None or consent or node.iterates or activation.snapshot is not None or not node.kind.takes_slot:",
+    ),
+    "the question of a wait counts as its waiting": _of(
+        "engine/folds/steps.py",
+        'activation.node.kind.is_passive and activation.phase == "open"',
+        "activation.node.kind.is_passive",
+        "tests/conformance/kinds/test_common_fields.py",
+    ),
+    "a handler writes no globals": _of(
+        "engine/handler_results.py",
+        "if activation.node.writes is not None and activation.iteration is None:",
+        "if False:",
+        "tests/conformance/kinds/test_common_fields.py",
+    ),
+    "a kept result does not say what served it": _of(
+        "engine/decisions.py",
+        "    if cached is not msgspec.UNSET:\n",
+        "    if False:\n",
+        "tests/unit/engine/test_caching.py",
     ),
     "the last failure of hold ends the pause of the run": _of(
         "engine/held_steps.py",

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from agentflow import engine
 from agentflow.definition.conversation import Message, ToolCall
-from agentflow.definition.ir import Approval, Edge, EndNode, Options, StartNode, ToolNode, Workflow
+from agentflow.definition.ir import (
+    Approval,
+    Edge,
+    EndNode,
+    Options,
+    ParallelNode,
+    StartNode,
+    ToolNode,
+    Workflow,
+)
 from agentflow.engine.approvals import decided
 from agentflow.events import catalogue as ev
 from tests.unit.engine.driver import Driver, Fault, agent, call, steps, tool
@@ -220,6 +231,29 @@ def test_a_question_that_is_withdrawn_is_no_denial_that_skips_its_step():
     assert driver.events(ev.WorkflowStepSkipped) == []
     ended = {e.step_id: e.error.category for e in driver.events(ev.WorkflowStepFailed)}
     assert ended == {"a": "auth", "b": "cancelled"}
+
+
+def test_halt_leaves_the_approval_of_a_child_path_open():
+    """Its parallel node has begun, so that its branches are in flight."""
+
+    def execute(name: str, parameters: Any) -> Any:
+        if name == "s__fails":
+            raise Fault("tool", "broken")
+        return parameters
+
+    fork = ParallelNode(id="fork", branches=("asks",), next="__end", join="any")
+    asks = call("asks", "__end", approval=Approval())
+    ways = (Edge(source="__start", target="fork"), Edge(source="__start", target="fails"))
+    nodes = (StartNode(id="__start"), fork, asks, call("fails", "__end", join="any"))
+    end = EndNode(id="__end", index=4, drain=True)
+    options = Options(on_failure="halt")
+    driver = Driver(Workflow(name="w", nodes=(*nodes, end), edges=ways, options=options), call=execute)
+    driver.run()
+    assert driver.state.status == "waiting"
+    decide(driver)
+    driver.run()
+    assert driver.state.status == "failed"
+    assert [e.step_id for e in driver.events(ev.WorkflowStepCompleted)] == ["asks", "fork"]
 
 
 def test_the_items_that_were_shown_are_those_that_run():

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from msgspec import UNSET
 
 from agentflow import engine
-from agentflow.definition.ir import Cache, Workflow
+from agentflow.definition.ir import Cache, Edge, EndNode, StartNode, Workflow
 from agentflow.engine import CacheHit
 from agentflow.events import catalogue as ev
-from tests.unit.engine.driver import Driver, agent, steps, tool
+from tests.unit.engine.driver import Driver, agent, call, steps, tool
+from tests.unit.engine.driver import graph as graph_of
 
 
 class Store:
@@ -153,3 +155,28 @@ def test_results_of_untrusted_runs_serve_no_trusted_one_and_the_other_way_round(
     assert len(set(store.asked)) == 2
     for options in ({}, {"trusted": False}):
         assert store.run(graph, "x", options=options).requests == []
+
+
+def test_a_kept_result_writes_globals_as_the_work_does():
+    store = Store()
+    nodes = (call("a", "__end", cache=CACHE, set_globals={"said": "nodes.a.output.x"}),)
+    for served in (False, True):
+        driver = store.run(graph_of(*nodes), {"x": 1}, call=lambda name, parameters: parameters)
+        assert driver.state.status == "completed"
+        assert driver.state.root.frame.globals["said"] == 1
+        (end,) = [d for d in driver.events(ev.WorkflowStepCompleted) if d.step_id == "a"]
+        assert (end.cached is not UNSET) is served
+
+
+@pytest.mark.parametrize("routes", [{}, {"when": "message.x == 1"}], ids=["bare", "when"])
+def test_a_kept_result_goes_along_the_edges_as_that_of_the_work(routes: dict[str, Any]):
+    store = Store()
+    nodes = (StartNode(id="__start", next="a"), call("a", cache=CACHE), call("b"), EndNode(id="__end"))
+    edges = (Edge(source="a", target="b", **routes), Edge(source="b", target="__end"))
+    workflow = Workflow(name="w", nodes=nodes, edges=edges)
+    for served in (False, True):
+        driver = store.run(workflow, {"x": 1}, call=lambda name, parameters: parameters)
+        assert driver.state.status == "completed"
+        assert [d.step_id for d in driver.events(ev.WorkflowStepCompleted)] == ["a", "b"]
+        (end,) = [d for d in driver.events(ev.WorkflowStepCompleted) if d.step_id == "a"]
+        assert (end.cached is not UNSET) is served

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from agentflow import engine
 from agentflow.definition.conversation import Message, ToolCall
-from agentflow.definition.ir import Budget, ModelRef, Options
+from agentflow.definition.ir import Budget, Edge, EndNode, ModelRef, Options, StartNode, Workflow
 from agentflow.engine import ModelTerms
 from agentflow.engine.held_steps import retry_all, settle_held
 from agentflow.events import catalogue as ev
-from tests.unit.engine.driver import Driver, Fault, agent, steps, tool
+from tests.unit.engine.driver import Driver, Fault, agent, call, steps, tool
 
 
 def held(*, broken: list[bool], **more) -> Driver:
@@ -84,6 +86,31 @@ def test_the_iterations_that_succeeded_are_kept():
     asked = [key for key, _ in driver.requests]
     assert asked.count("/a#0[0]") == asked.count("/a#0[2]") == 1
     assert [k for k in asked if k.startswith("/a#1")] == ["/a#1[1]"]
+
+
+def test_an_iteration_whose_item_has_changed_runs_again():
+    """Between failure and retry another step writes what the items are read from."""
+    broken = [True]
+
+    def execute(name: str, parameters: Any) -> Any:
+        if parameters == {"item": 2} and broken:
+            raise Fault("tool", "broken")
+        return parameters
+
+    each = call("a", "__end", for_each="${{ globals.list }}", join="any", input={"item": "${{ item }}"})
+    writes = call("b", "__end", set_globals={"list": "nodes.b.output.list"}, join="any")
+    ways = (Edge(source="__start", target="a"), Edge(source="__start", target="b"))
+    nodes = (StartNode(id="__start"), each, writes, EndNode(id="__end", index=2, drain=True))
+    options = Options(on_failure="hold")
+    workflow = Workflow(name="w", nodes=nodes, edges=ways, options=options, globals={"list": [1, 2]})
+    driver = Driver(workflow, {"list": [5, 2]}, call=execute)
+    driver.run(choose=lambda calls: calls[0])
+    assert list(driver.state.held_steps) == ["a"]
+    broken.clear()
+    settle(driver, "retry")
+    assert driver.state.status == "completed"
+    (end,) = [e for e in driver.events(ev.WorkflowStepCompleted) if e.step_id == "a" and e.iteration is None]
+    assert end.output == [{"item": 5}, {"item": 2}]
 
 
 def test_what_is_held_survives_a_restart():

@@ -198,6 +198,7 @@ def test_a_step_calls_as_many_functions_in_a_large_run_as_in_a_small_one(shape: 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("shape", ["tokens", "chain", "fan_out", "independent", "for_each"])
 def test_a_step_of_10_000_calls_as_many_functions_as_one_of_100(shape: str):
     """Instructions a step: `python -m tests.benchmarks.instructions --full`."""

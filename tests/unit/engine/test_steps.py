@@ -9,6 +9,7 @@ import pytest
 from agentflow.definition.conversation import Message
 from agentflow.definition.ir import ConditionNode, EndNode, Options, Policy, StartNode, ToolNode, Workflow
 from agentflow.definition.policy import Backoff, RetryPolicy
+from agentflow.engine import gates
 from agentflow.events import catalogue as ev
 from tests.unit.engine.driver import Driver, Fault, agent, chain, steps, tool
 
@@ -184,6 +185,14 @@ class TestForEach:
         error = driver.events(ev.WorkflowStepFailed)[0].error
         assert (error.category, error.code) == ("invalid_input", "for_each_type")
         assert not driver.events(ev.WorkflowStepStarted)
+
+    @pytest.mark.parametrize(("count", "code"), [(3, None), (4, "for_each_limit")])
+    def test_as_many_items_as_the_limit_are_allowed_and_no_more(self, count, code, monkeypatch):
+        monkeypatch.setattr(gates, "MAX_ITEMS", 3)
+        driver = Driver(self.graph(), {"items": [{"id": "x"}] * count})
+        driver.run()
+        failed = [e.error.code for e in driver.events(ev.WorkflowStepFailed)]
+        assert failed == ([] if code is None else [code])
 
     def test_a_guard_over_item_filters_single_iterations(self):
         driver = Driver(self.graph(guard="item.id != 'b'"), {"items": [{"id": c} for c in "abc"]})

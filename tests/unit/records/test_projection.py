@@ -169,6 +169,7 @@ def test_random_runs_are_shown_as_the_engine_folds_them(family: str, seeds: int)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("family", "seeds"), family_runs(250))
 def test_many_random_runs_are_shown_as_the_engine_folds_them(family: str, seeds: int):
     test_random_runs_are_shown_as_the_engine_folds_them(family, seeds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentflow.definition.ir import Options, ParallelNode
+from agentflow.definition.ir import ErrorRoute, Options, ParallelNode
 from agentflow.events import catalogue as ev
 from tests.unit.engine.driver import Driver, Fault, call, graph
 
@@ -70,6 +70,14 @@ def test_the_option_of_the_run_bounds_every_group():
     driver = Driver(forked(*nodes, options=Options(scheduler_max_in_flight=1)))
     assert [c.activation.node.id for c in driver.waiting] == ["a"]
     assert driver.run().status == "completed"
+
+
+def test_the_branches_of_a_node_that_failed_give_no_values():
+    fork = forked(call("a", "after"), call("b", "after"), on_error=ErrorRoute(next="after"))
+    driver = Driver(fork, call=failing("b"))
+    assert driver.run().status == "completed"
+    assert [e.step_id for e in driver.events(ev.WorkflowStepCompleted)] == ["a", "after"]
+    assert driver.state.root.frame.nodes.get("a", {"status": None})["status"] is None
 
 
 def test_the_first_failure_cancels_the_others_and_fails_the_node():
