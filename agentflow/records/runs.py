@@ -36,6 +36,7 @@ else:
     T = TypeVar("T")
 
 __all__ = [
+    "CONCURRENCY_KEY_LABEL",
     "BudgetRecord",
     "DefinitionView",
     "ExecutionRecord",
@@ -50,6 +51,9 @@ __all__ = [
     "raise_for_failure",
     "result_of",
 ]
+
+CONCURRENCY_KEY_LABEL = "agentflow.concurrency_key"
+"""Label of the store's index by which the runs of a concurrency key are found."""
 
 
 class StepSummary(msgspec.Struct, frozen=True, kw_only=True):
