@@ -188,7 +188,7 @@ def _rank_elements(near: Rank, args: tuple[Any, ...], value: Any) -> Rank | None
     if not args or all(is_any(arg) for arg in args if arg is not Ellipsis):
         return (_UNION, _FAR)
     worst = near
-    for annotation, element in _elements(args, value):
+    for annotation, element in _unlike(args, value) or _elements(args, value):
         found = rank(annotation, element)
         if found is None:
             return None
@@ -196,6 +196,22 @@ def _rank_elements(near: Rank, args: tuple[Any, ...], value: Any) -> Rank | None
     if isinstance(value, tuple) and Ellipsis not in args and len(args) != len(cast("tuple[Any, ...]", value)):
         return None
     return worst
+
+
+def _unlike(args: tuple[Any, ...], value: Any) -> list[tuple[Any, Any]] | None:
+    """Return one element of each class, if all elements of a class have the same rank; else None.
+
+    A list of a million numbers is judged by one of them. Ranks of containers and literals depend on values.
+    """
+    if isinstance(value, dict) or (isinstance(value, tuple) and Ellipsis not in args):
+        return None
+    elements = cast("list[Any]", value)
+    kinds = set(map(type, elements))
+    if len(kinds) == len(elements) or any(issubclass(kind, _CONTAINERS) for kind in kinds):
+        return None
+    if any(get_origin(member) is Literal for member in members_of(args[0])):
+        return None
+    return [(args[0], next(e for e in elements if type(e) is kind)) for kind in kinds]
 
 
 def _elements(args: tuple[Any, ...], value: Any) -> Iterator[tuple[Any, Any]]:
