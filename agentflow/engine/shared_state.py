@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agentflow.definition.failure import ErrorInfo
-from agentflow.engine.reducers import REDUCERS
+from agentflow.definition.reducers import REDUCERS
 
 if TYPE_CHECKING:
     from agentflow.engine.graph import Graph

@@ -251,6 +251,12 @@ class FoldedState(msgspec.Struct, frozen=True, kw_only=True):
     budget: BudgetRecord
     outputs: tuple[OutputRecord, ...] = ()
     """What a graph run has given out, in the order of its results."""
+    shared: dict[str, Any] = {}
+    """The shared state of executors by key, as committed."""
+    private: dict[str, dict[str, Any]] = {}
+    """The private state of executors by step and key; `$state` is the snapshot of an executor."""
+    unfolded: tuple[str, ...] = ()
+    """Shared keys whose values are not known in this process: their reducers are not registered in it."""
 
 
 class ExecutionRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -172,7 +172,9 @@ async def test_each_attempt_has_a_span_of_its_own_that_links_to_the_one_before()
         [],
     ]
     ids = [span["context"]["span_id"] for span in spans]
-    assert [p.span_id for given in seen if (p := parse_traceparent(given)) is not None] == [given.removeprefix("0x") for given in ids]
+    assert [p.span_id for given in seen if (p := parse_traceparent(given)) is not None] == [
+        given.removeprefix("0x") for given in ids
+    ]
     assert [[link["context"]["span_id"] for link in span["links"]] for span in spans] == [
         [],
         ids[:1],
