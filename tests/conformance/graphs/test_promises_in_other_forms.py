@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import threading
 from collections import Counter
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any, ClassVar
 
@@ -56,7 +57,8 @@ class AsksTwice(Executor):
 async def test_two_equal_requests_of_one_handler_are_answered_each_by_its_id(policy: Policy):
     flow = built(policy, AsksTwice("a")).build()
     result = await flow.run(1)
-    first, second = result.pending_requests
+    pending: Any = result.pending_requests
+    first, second = pending
     assert (first.data, first.activation) == (second.data, second.activation)
     result = await flow.send_responses(result.workflow_id, {second.request_id: False})
     assert [r.request_id for r in result.pending_requests] == [first.request_id]
@@ -170,24 +172,18 @@ def keeper(id: str, work: Any, known: tuple[Any, ...]) -> Executor:
 
 def spoil(value: Any) -> None:
     """Change a value wherever it can be changed."""
-    if isinstance(value, Basket):
-        value.items["a"].append(9)
-        spoil(value.tags)
-        value.seen.add("spoilt")
-    elif isinstance(value, Tags):
-        value.names.append("spoilt")
-    elif isinstance(value, dict):
-        value["spoilt"] = 1
-        value["a"].append(9)
-        value["b"]["c"].append(9)
-    elif isinstance(value, set):
-        value.add("spoilt")
-    elif isinstance(value, tuple):
-        value[0].append(9)
-        value[1]["k"].append(9)
-    else:
-        spoil(value[0])
-        value.append(Tags(["spoilt"]))
+    for change in CHANGES[type(value)]:
+        change(value)
+
+
+CHANGES: dict[type, tuple[Callable[[Any], Any], ...]] = {
+    Basket: (lambda v: v.items["a"].append(9), lambda v: spoil(v.tags), lambda v: v.seen.add("spoilt")),
+    Tags: (lambda v: v.names.append("spoilt"),),
+    dict: (lambda v: v["a"].append(9), lambda v: v["b"]["c"].append(9), lambda v: v.update(spoilt=1)),
+    set: (lambda v: v.add("spoilt"),),
+    tuple: (lambda v: v[0].append(9), lambda v: v[1]["k"].append(9)),
+    list: (lambda v: spoil(v[0]), lambda v: v.append(Tags(["spoilt"]))),
+}
 
 
 class Counts(Executor):
