@@ -81,8 +81,9 @@ class Context(Generic[M]):
 
     @property
     def interrupted(self) -> bool:
-        """True if the handler at work is cancelled from outside: its actor is killed, fails or restarts, or the
-        system or its event loop ends. False while it catches a cancellation that its own code asked for."""
+        """True if the handler at work is cancelled from outside: its actor is killed, fails or restarts, or
+        the system or its event loop ends. False while it catches a cancellation that its own code asked for.
+        """
         cell = self._cell
         return bool(cell.order & (KILL | FAIL | HALT)) or cell.scheduler.system.ending
 

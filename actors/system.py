@@ -110,8 +110,8 @@ class ActorSystem:
 
     @property
     def ending(self) -> bool:
-        """True if the system is being closed, or will be: the task that entered it is cancelled or done, as at
-        the end of its event loop."""
+        """True if the system is being closed, or will be: the task that entered it is cancelled or done, as
+        at the end of its event loop."""
         host = self._host
         return self._closing is not None or host is None or host.done() or host.cancelling() > 0
 
