@@ -24,7 +24,7 @@ from actors.question import Reply
 from actors.ref import Ref
 from actors.signals import Terminated
 from actors.specs import ChildSpec
-from actors.states import DEAD, FAIL, NOTHING
+from actors.states import DEAD, FAIL, HALT, KILL, NOTHING
 from actors.system import ActorSystem
 
 __all__ = ["Context"]
@@ -78,6 +78,14 @@ class Context(Generic[M]):
         """Seconds until the asker of the message in hand stops waiting; `inf` without one."""
         question = answers.question_in_hand(self._cell)
         return inf if question is None else max(0.0, question.deadline - self._cell.scheduler.loop.time())
+
+    @property
+    def interrupted(self) -> bool:
+        """True if the handler at work is cancelled from outside: its actor is killed, fails or restarts, or
+        the system or its event loop ends. False while it catches a cancellation that its own code asked for.
+        """
+        cell = self._cell
+        return bool(cell.order & (KILL | FAIL | HALT)) or cell.scheduler.system.ending
 
     @property
     def asked(self) -> bool:

@@ -108,6 +108,13 @@ class ActorSystem:
         root.phase, root.mode = RUNNING, IDLE
         return self
 
+    @property
+    def ending(self) -> bool:
+        """True if the system is being closed, or will be: the task that entered it is cancelled or done, as
+        at the end of its event loop."""
+        host = self._host
+        return self._closing is not None or host is None or host.done() or host.cancelling() > 0
+
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:

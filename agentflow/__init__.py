@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from agentflow.errors import (
         AgentflowError,
         CheckpointNotFound,
+        ConcurrencyRejected,
         DefinitionError,
         GraphSignatureMismatch,
         InvalidEdit,
@@ -128,6 +129,7 @@ __all__ = [
     "CheckpointNotFound",
     "CheckpointStorage",
     "Client",
+    "ConcurrencyRejected",
     "ConcurrentBuilder",
     "Default",
     "Definition",
@@ -233,6 +235,7 @@ _HOMES = {
     "CheckpointNotFound": "errors",
     "CheckpointStorage": "records.checkpoint_storage",
     "Client": "client",
+    "ConcurrencyRejected": "errors",
     "ConcurrentBuilder": "graphs.teams",
     "Default": "graphs",
     "Definition": "definition.loader",

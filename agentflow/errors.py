@@ -28,6 +28,7 @@
     │   ├── UnknownRequest     no open request of that id
     │   ├── InvalidAnswer      the answer does not satisfy what the request asks for
     │   ├── CheckpointNotFound no checkpoint of that id
+    │   ├── ConcurrencyRejected another run holds the concurrency key
     │   ├── GraphSignatureMismatch  the run began with a graph that is joined in another way
     │   └── InvalidEdit        a fork cannot begin with what an edit says
     ├── HandlerMisuse          a handler of an executor did what it did not declare; carries details
@@ -43,7 +44,7 @@ Actor errors stand in `actors.errors`; errors *inside* a run are data (`definiti
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,6 +57,7 @@ __all__ = [
     "AgentflowError",
     "CheckpointNotFound",
     "CommandRefused",
+    "ConcurrencyRejected",
     "ConfigurationError",
     "DefinitionError",
     "ExecutorFailed",
@@ -305,6 +307,13 @@ class InvalidAnswer(CommandRefused):
     code = "invalid_response"
 
 
+class ConcurrencyRejected(CommandRefused):
+    """Another run holds the `concurrency_key`; `.details` names it. Wait for its end, or state `on_conflict:
+    queue` or `cancel_previous`."""
+
+    code = "concurrency_rejected"
+
+
 class CheckpointNotFound(CommandRefused):
     """There is no checkpoint of that id; `list_checkpoints` shows those of a run."""
 
@@ -323,11 +332,21 @@ class InvalidEdit(CommandRefused):
     code = "invalid_edit"
 
 
+_REFUSED: Final = (
+    UnknownRequest,
+    InvalidAnswer,
+    CheckpointNotFound,
+    ConcurrencyRejected,
+    GraphSignatureMismatch,
+    InvalidEdit,
+)
+
+
 def refused(code: str, message: str, details: dict[str, Any] | None = None) -> AgentflowError:
     """The error of a refused command, by its code in page 000 §8.2."""
     if code == RunTerminal.code:
         return RunTerminal(message)
-    for kind in (UnknownRequest, InvalidAnswer, CheckpointNotFound, GraphSignatureMismatch, InvalidEdit):
+    for kind in _REFUSED:
         if code == kind.code:
             return kind(message, details=details)
     return CommandRefused(message, code=code, details=details)

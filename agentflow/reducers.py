@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentflow.engine.reducers import REDUCERS, register
+from agentflow.definition.reducers import REDUCERS, register
 
 __all__ = ["add", "append", "extend", "last", "max", "merge", "min", "register", "union"]
 

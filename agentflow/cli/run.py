@@ -65,6 +65,16 @@ _RESULT = (
     help="After a failed step: stop, finish the other branches, or hold the run for `agentflow retry`.",
 )
 @click.option(
+    "--concurrency-key",
+    metavar="KEY",
+    help="Of the runs of one key the oldest is at work, until it has ended; the others queue.",
+)
+@click.option(
+    "--on-conflict",
+    type=click.Choice(["queue", "reject", "cancel_previous"]),
+    help="When another run holds the key: queue (default), reject this run, or cancel the others.",
+)
+@click.option(
     "--input-from",
     metavar="ID[:STEP]",
     help="Take the output of another run, or of one of its steps, as the input.",
@@ -87,6 +97,8 @@ def run(
     labels: tuple[str, ...],
     on_unknown: Any,
     on_failure: str | None,
+    concurrency_key: str | None,
+    on_conflict: str | None,
     input_from: str | None,
     as_name: str | None,
     budget: tuple[str, ...],
@@ -117,7 +129,12 @@ def run(
     if model is not None:
         _set_model(where, model)
     config = where.config(on_unknown)
-    options = {"on_unknown": config.on_unknown, "on_failure": on_failure}
+    options = {
+        "on_unknown": config.on_unknown,
+        "on_failure": on_failure,
+        "concurrency_key": concurrency_key,
+        "on_conflict": on_conflict,
+    }
     more: dict[str, Any] = {
         "workflow_id": workflow_id,
         "labels": parse_labels(labels),
@@ -210,11 +227,26 @@ def _run(
             id = more["workflow_id"]
             since = -1 if id is None else await _last_offset(target, id)
             id = await target.submit(definition, value, **more)
+            if (key := more["options"].get("concurrency_key")) is not None:
+                await _tell_holder(target, id, key)
             graph = await target.reader.graph(id) if known is None else known.workflow
             await follower.follow(target, id, graph, since=since)
         return await follower.conclude()
 
     return run_async(work)
+
+
+async def _tell_holder(target: Target, run_id: str, key: str) -> None:
+    """Say which run holds the concurrency key, if another does."""
+    from agentflow.cli.output import say
+    from agentflow.records.runs import CONCURRENCY_KEY_LABEL
+
+    open_states = ("pending", "running", "waiting", "paused")
+    page = await target.reader.summaries(
+        label=(CONCURRENCY_KEY_LABEL, key), state=open_states, order="asc", limit=1
+    )
+    if page.items and (holder := page.items[0]).workflow_id != run_id:
+        say(f'{run_id} waits for {holder.workflow_id} ({holder.state}), which holds the key "{key}"')
 
 
 async def _last_offset(target: Target, run_id: str) -> int:

@@ -327,23 +327,32 @@ class RemoteTarget(_Reading):
 
     async def submit(self, definition: Any, value: Any, **more: Any) -> str:
         """Implement `Target.submit`; a workflow built in Python is the one that the daemon has loaded."""
-        from agentflow.client import RegisteredDefinition
-        from agentflow.definition.loader import Definition
-
-        if not isinstance(definition, Definition | RegisteredDefinition):
-            definition = RegisteredDefinition(definition.name, definition.version)
-        return (await self.client.submit(definition, value, **more)).workflow_id
+        return (await self.client.submit(await self._loaded(definition), value, **more)).workflow_id
 
     async def tell(self, command: str, workflow_id: str, **more: Any) -> str:
         """Implement `Target.tell`; a definition that was built in Python is the one that the daemon has."""
         if "definition" in more:
-            from agentflow.client import RegisteredDefinition
-            from agentflow.definition.loader import Definition
-
-            given = more["definition"]
-            if not isinstance(given, Definition):
-                more["definition"] = RegisteredDefinition(given.name, given.version)
+            more["definition"] = await self._loaded(more["definition"])
         return (await getattr(self.client, command)(workflow_id, **more)).workflow_id
+
+    async def _loaded(self, given: Any) -> Any:
+        """Return what the daemon knows a workflow by that was built in Python; other definitions as they are.
+
+        Raises ConfigurationError if the daemon has loaded another graph of this name.
+        """
+        from agentflow.client import RegisteredDefinition
+        from agentflow.definition.loader import Definition
+        from agentflow.errors import ConfigurationError
+
+        if isinstance(given, Definition | RegisteredDefinition):
+            return given
+        registered = RegisteredDefinition(given.name, given.version)
+        known = (await self.client.validate(registered)).ir_hash
+        if known is not None and known != given.definition.ir_hash:
+            message = f"the daemon has loaded another graph as {given.name}@{given.version}"
+            hint = "give this one another version, or restart `agentflow serve --load` with it"
+            raise ConfigurationError(message, hint=hint)
+        return registered
 
     async def resume_all(self, reason: str, budget: Mapping[str, Any] | None) -> Resumed:
         """Implement `Target.resume_all`."""

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-__all__ = ["Category", "ErrorInfo"]
+__all__ = ["Category", "ErrorInfo", "describe_exception"]
 
 Category = Literal[
     "transient",
@@ -39,3 +39,20 @@ class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     provider: str | None = None
     path: str | None = None
     cause: ErrorInfo | None = None
+
+
+_MAX_TEXT = 8_192
+
+
+def describe_exception(error: BaseException) -> str:
+    """Return class and text of an exception that users raised: at most 8,192 characters that JSON can hold,
+    also if making its text raises."""
+    kind = type(error).__name__
+    try:
+        text = str(error)
+    except Exception as failed:
+        return f"{kind}, whose text cannot be made: {type(failed).__name__}"
+    if len(text) > _MAX_TEXT:
+        text = f"{text[:_MAX_TEXT]}… ({len(text) - _MAX_TEXT:,} more characters)"
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return f"{kind}: {text}" if text else kind

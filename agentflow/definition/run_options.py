@@ -59,6 +59,7 @@ _TELEMETRY = Shape(
             Enum(("full", "redacted", "off")),
             "Whether calls of functions are spans, with their values or not.",
         ),
+        "edge_spans": Field(_FLAG, "Whether what each edge did with each message is a span.", False),
     },
 )
 

@@ -17,6 +17,8 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
     sample_rate: float | None = None
     payload_mode: Literal["full_payload", "redacted_payload"] | None = None
     tool_trace_mode: Literal["full", "redacted", "off"] | None = None
+    edge_spans: bool = False
+    """Whether what each edge did with each message is a span too."""
 
 
 def telemetry_of(options: Mapping[str, Any]) -> Telemetry | None:

@@ -8,10 +8,10 @@ still read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from agentflow.definition.failure import ErrorInfo
-from agentflow.engine.reducers import REDUCERS
+from agentflow.definition.reducers import REDUCERS
 
 if TYPE_CHECKING:
     from agentflow.engine.graph import Graph
@@ -90,7 +90,7 @@ class SharedState:
             latest = self._latest(key)
             if latest is None or key in self._reducers or latest.number <= base:
                 continue
-            if latest.step != writes.step and latest.value != value:
+            if latest.step != writes.step and not _is_same(latest.value, value):
                 return _conflict(key, (latest.step, writes.step))
         return None
 
@@ -103,7 +103,7 @@ class SharedState:
                     wanted.setdefault(key, {})[writes.step] = value
         for key, by_step in wanted.items():
             values = list(by_step.values())
-            if any(value != values[0] for value in values[1:]):
+            if any(not _is_same(value, values[0]) for value in values[1:]):
                 return _conflict(key, tuple(by_step))
         return None
 
@@ -164,6 +164,19 @@ class SharedState:
     def _latest(self, key: str) -> _Version | None:
         history = self._history.get(key)
         return history[-1] if history else None
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    """Return whether two JSON values are equal; True is not 1, as it is to Python."""
+    if isinstance(a, bool) or isinstance(b, bool):
+        return a is b
+    if isinstance(a, dict) and isinstance(b, dict):
+        ours, theirs = cast("dict[str, Any]", a), cast("dict[str, Any]", b)
+        return ours.keys() == theirs.keys() and all(_is_same(ours[key], theirs[key]) for key in ours)
+    if isinstance(a, list) and isinstance(b, list):
+        items, others = cast("list[Any]", a), cast("list[Any]", b)
+        return len(items) == len(others) and all(map(_is_same, items, others))
+    return a == b
 
 
 def _conflict(key: str, steps: tuple[str, ...]) -> ErrorInfo:

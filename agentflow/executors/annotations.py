@@ -7,18 +7,22 @@ type, nearest base class, member of a union, `Any` (page 002 §3).
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from functools import lru_cache
 from typing import (
     Annotated,
     Any,
     Literal,
     Never,
     NoReturn,
+    NotRequired,
+    Required,
     TypeVar,
     Union,
     cast,
     get_args,
     get_origin,
+    get_type_hints,
     is_typeddict,
 )
 
@@ -31,13 +35,15 @@ __all__ = [
     "mixed_tag",
     "name_of",
     "rank",
+    "shown",
     "tags_of_annotation",
+    "type_keys",
 ]
 
 Rank = tuple[int, ...]
 """Smaller is nearer; ranks of one value are compared."""
 
-_EXACT, _BASE, _UNION, _ANY = 0, 1, 2, 3
+_LITERAL, _EXACT, _BASE, _UNION, _ANY = -1, 0, 1, 2, 3
 _FAR = 1_000
 """A container whose elements may be anything is nearer than `Any`, and further than any union."""
 _NONE = type(None)
@@ -109,13 +115,63 @@ def _class_tag(kind: Any) -> str:
 
 
 def name_of(annotation: Any) -> str:
-    """Return an annotation as error messages show it."""
+    """Return the tags of an annotation as one text."""
     return " | ".join(dict.fromkeys(_name(member) for member in members_of(annotation))) or "Never"
 
 
 def _name(member: Any) -> str:
     tags = tuple(_tags(member))
     return tags[-1] if len(tags) > 1 and tags[-1].startswith("list[") else " | ".join(tags)
+
+
+def shown(annotation: Any) -> str:
+    """Return an annotation as error messages show it: `dict[str, int] | Literal['a']`."""
+    return " | ".join(dict.fromkeys(_shown(member) for member in members_of(annotation))) or "Never"
+
+
+def _shown(member: Any) -> str:
+    origin, args = get_origin(member), get_args(member)
+    if origin is Literal:
+        return f"Literal[{', '.join(map(repr, args))}]"
+    if args and isinstance(origin, type):
+        return f"{origin.__name__}[{', '.join('...' if a is Ellipsis else shown(a) for a in args)}]"
+    return member.__name__ if is_typeddict(member) else _name(member)
+
+
+def type_keys(annotation: Any) -> tuple[Hashable, ...]:
+    """Return what tells the types apart that an annotation stands for: equal keys are taken by equal values.
+
+    One for each member of a union and each value of a Literal. Of a generic class only the class counts,
+    because its values do not know their parameters; containers are known by their elements, a TypedDict by
+    its keys.
+    """
+    keys: dict[Hashable, None] = {}
+    for member in members_of(annotation):
+        origin, args = get_origin(member), get_args(member)
+        if origin is Literal:
+            for value in cast("tuple[Hashable, ...]", args):
+                keys["Literal", type(value), value] = None
+        elif is_any(member):
+            keys[Any] = None
+        elif member is None:
+            keys[_NONE] = None
+        elif is_typeddict(member):
+            required, types = _keys_of(member)
+            keys["TypedDict", required, frozenset((name, _key(kind)) for name, kind in types.items())] = None
+        elif not all(is_any(arg) for arg in args if arg is not Ellipsis) and _is_container(origin):
+            parts = tuple(arg if arg is Ellipsis else _key(arg) for arg in args)
+            keys[origin, parts] = None
+        else:
+            keys[origin or member] = None
+    return tuple(keys)
+
+
+def _key(annotation: Any) -> Hashable:
+    return frozenset(type_keys(annotation))
+
+
+def _is_container(kind: Any) -> bool:
+    return isinstance(kind, type) and (issubclass(kind, _CONTAINERS) or kind in (Sequence, Set, Mapping))
 
 
 def classes_in(annotation: Any) -> Iterator[type]:
@@ -150,7 +206,7 @@ def rank(annotation: Any, value: Any) -> Rank | None:
         return (_EXACT,) if value is None else None
     if origin is Literal:
         fits = any(type(value) is type(choice) and value == choice for choice in args)
-        return (_EXACT,) if fits else None
+        return (_LITERAL,) if fits else None
     if is_typeddict(plain):
         return _rank_keys(plain, value)
     return _rank_class(origin or plain, args, value)
@@ -162,8 +218,39 @@ _CONTAINERS = (list, tuple, set, frozenset, dict)
 def _rank_keys(kind: Any, value: Any) -> Rank | None:
     if not isinstance(value, dict):
         return None
-    keys = cast("dict[Any, Any]", value).keys()
-    return (_BASE, 0) if kind.__required_keys__ <= keys <= kind.__annotations__.keys() else None
+    members = cast("dict[Any, Any]", value)
+    required, types = _keys_of(kind)
+    if not required <= members.keys() <= types.keys():
+        return None
+    fits = all(_fits_key(types[key], member) for key, member in members.items())
+    return (_BASE, 0) if fits else None
+
+
+def _fits_key(annotation: Any, value: Any) -> bool:
+    """Return whether a value fits a key; an int fits `float`, as for type checkers."""
+    if rank(annotation, value) is not None:
+        return True
+    return type(value) is int and float in members_of(annotation)
+
+
+@lru_cache(maxsize=1_024)
+def _keys_of(kind: Any) -> tuple[frozenset[str], Mapping[str, Any]]:
+    """Return the required keys of a TypedDict and the types of all; Any where a name in them is not defined.
+
+    `__required_keys__` does not know NotRequired where annotations are texts (PEP 563).
+    """
+    try:
+        hints = get_type_hints(kind, include_extras=True)
+    except NameError:
+        return kind.__required_keys__, dict.fromkeys(kind.__annotations__, Any)
+    required = {
+        name
+        for name, hint in hints.items()
+        if get_origin(hint) is Required
+        or (name in kind.__required_keys__ and get_origin(hint) is not NotRequired)
+    }
+    bare = {n: get_args(h)[0] if get_origin(h) in (Required, NotRequired) else h for n, h in hints.items()}
+    return frozenset(required), bare
 
 
 def _rank_class(kind: Any, args: tuple[Any, ...], value: Any) -> Rank | None:
@@ -188,7 +275,7 @@ def _rank_elements(near: Rank, args: tuple[Any, ...], value: Any) -> Rank | None
     if not args or all(is_any(arg) for arg in args if arg is not Ellipsis):
         return (_UNION, _FAR)
     worst = near
-    for annotation, element in _elements(args, value):
+    for annotation, element in _unlike(args, value) or _elements(args, value):
         found = rank(annotation, element)
         if found is None:
             return None
@@ -196,6 +283,22 @@ def _rank_elements(near: Rank, args: tuple[Any, ...], value: Any) -> Rank | None
     if isinstance(value, tuple) and Ellipsis not in args and len(args) != len(cast("tuple[Any, ...]", value)):
         return None
     return worst
+
+
+def _unlike(args: tuple[Any, ...], value: Any) -> list[tuple[Any, Any]] | None:
+    """Return one element of each class, if all elements of a class have the same rank; else None.
+
+    A list of a million numbers is judged by one of them. Ranks of containers and literals depend on values.
+    """
+    if isinstance(value, dict) or (isinstance(value, tuple) and Ellipsis not in args):
+        return None
+    elements = cast("list[Any]", value)
+    kinds = set(map(type, elements))
+    if len(kinds) == len(elements) or any(issubclass(kind, _CONTAINERS) for kind in kinds):
+        return None
+    if any(get_origin(member) is Literal for member in members_of(args[0])):
+        return None
+    return [(args[0], next(e for e in elements if type(e) is kind)) for kind in kinds]
 
 
 def _elements(args: tuple[Any, ...], value: Any) -> Iterator[tuple[Any, Any]]:

@@ -20,7 +20,7 @@ from agentflow.errors import (
     NoResponseHandler,
     UnknownTarget,
 )
-from agentflow.executors.annotations import name_of, tags_of_annotation
+from agentflow.executors.annotations import name_of, shown, tags_of_annotation
 from agentflow.executors.model_answers import ModelAnswer
 from agentflow.executors.payloads import Encoded, Payloads, convert, schema_of, tags_of
 from agentflow.units import seconds_of
@@ -199,7 +199,7 @@ class WorkflowContext(Generic[Out, WOut]):
 
         if declares(declared, data):
             return
-        tag, names = tags_of(data)[0], [name_of(annotation) for annotation in declared]
+        tag, names = tags_of(data)[0], [shown(annotation) for annotation in declared]
         stated = ", ".join(names) or "nothing"
         raise MessageTypeUndeclared(
             f'{self._handler.name} of "{self._node}" {verb} a {tag}, and declares {stated}',

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -102,14 +103,17 @@ def describe(
     name = getattr(function, "__name__", type(function).__name__)
     parameters = list(inspect.signature(function).parameters.values())[1 if method else 0 :]
     wanted = 1 if kind == "message" else 2
-    is_async = inspect.iscoroutinefunction(function)
+    called = _called(function)
+    is_async = inspect.iscoroutinefunction(called)
+    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+        raise TypeError(f"{name} is a generator: send each value by ctx.send_message, instead of yield")
     if not wanted <= len(parameters) <= wanted + 1 or any(p.kind in _STARRED for p in parameters):
         shape = "message" if kind == "message" else "request, answer"
         raise TypeError(f"{name} must take ({'self, ' if method else ''}{shape}, ctx)")
     accepts_ctx = len(parameters) > wanted
     if accepts_ctx and not is_async:
         raise TypeError(f"{name} takes a context, so it must be written with async def")
-    hints = _hints(function, namespace)
+    hints = _hints(called, namespace)
     types = [hints.get(parameter.name, _UNSTATED) for parameter in parameters]
     sends, yields = _context_types(hints, parameters[-1].name) if accepts_ctx else ((), ())
     given = hints.get("return")
@@ -128,6 +132,13 @@ def describe(
         typed=_UNSTATED not in types[:wanted],
         method=method,
     )
+
+
+def _called(function: Any) -> Any:
+    """Return the function or method that a callable calls: of a partial, and of an object with `__call__`."""
+    while isinstance(function, partial):
+        function = cast("partial[Any]", function).func
+    return function if inspect.isroutine(function) else function.__call__
 
 
 _STARRED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

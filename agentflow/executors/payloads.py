@@ -42,7 +42,7 @@ _TYPE, _VALUE = "$type", "$value"
 _TAGGED = b'"$type"'
 _PACKED = "__packed__"
 """The attribute of a Struct that names the fields whose values carry their tags."""
-_PLAIN = (type(None), bool, int, float, str)
+_PLAIN = frozenset((type(None), bool, int, float, str))
 _MAX_NESTING = 150
 """Below what the check of values allows, which says where they are nested too deeply."""
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -126,21 +126,34 @@ def tags_of(value: Any) -> tuple[str, tuple[str, ...]]:
     kind = _class_of(value)
     if kind is list:
         return _tags_of_list(cast("list[Any]", value))
-    return _tag(kind), tuple(_tag(b) for b in kind.__mro__[1:-1] if b.__module__ not in _FRAMES)
+    return _tags_of_class(kind)
 
 
 def _tags_of_list(items: list[Any]) -> tuple[str, tuple[str, ...]]:
     if not items:
         return "list", ("list[Any]",)
-    found = [tags_of(item) for item in items]
-    first, bases = found[0]
+    first, bases = tags_of(items[0])
     common = [first, *bases]
-    for tag, above in found[1:]:
+    for tag, above in _tags_of_elements(items[1:]):
         common = [name for name in common if name == tag or name in above]
     names = [f"list[{name}]" for name in common if name != "list[Any]"]
     if not names:
         return "list", ("list[Any]",)
     return names[0], (*names[1:], "list", "list[Any]")
+
+
+def _tags_of_elements(items: list[Any]) -> Iterable[tuple[str, tuple[str, ...]]]:
+    """Return what `tags_of` returns for the elements, without repetitions: of a class, all have the same."""
+    kinds = set(map(type, items))
+    found = {_tags_of_class(kind) for kind in kinds if kind is not list}
+    if list in kinds:
+        lists = cast("list[list[Any]]", [item for item in items if type(item) is list])
+        found |= {_tags_of_list(item) for item in lists}
+    return found
+
+
+def _tags_of_class(kind: Any) -> tuple[str, tuple[str, ...]]:
+    return _tag(kind), tuple(_tag(b) for b in kind.__mro__[1:-1] if b.__module__ not in _FRAMES)
 
 
 def _class_of(value: object) -> Any:
@@ -302,6 +315,8 @@ class Payloads:
             items = cast("list[Any]", value)
             if inner is None or inner in _CONTAINERS:
                 return [self.unpack(item) for item in items]
+            if inner in _PLAIN and _PLAIN.issuperset(map(type, items)):
+                return items.copy()
             return [self._read(inner, item) for item in items]
         for name in (tag, *bases):
             kind = self.find(name)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import product
 from typing import Any, Literal, NamedTuple
 
-from agentflow.executors.annotations import classes_in, is_any, members_of, name_of
+from agentflow.executors.annotations import classes_in, is_any, members_of, shown, type_keys
 from agentflow.executors.executor import Executor
 from agentflow.executors.payloads import Payloads, TypeTagClash, is_encodable
 
@@ -50,16 +51,20 @@ def problems_of(executor: Executor) -> list[Problem]:
 
 
 def _duplicates(executor: Executor) -> Iterator[Problem]:
+    """Yield a problem for each type that two handlers take: one for each pair of handlers."""
     seen: dict[Any, str] = {}
+    told: set[tuple[str, str]] = set()
     for spec in executor.handlers:
-        for member in members_of(spec.takes):
-            key = (spec.kind, name_of(member), name_of(spec.answer) if spec.kind == "response" else "")
-            first = seen.setdefault(key, spec.name)
-            if first != spec.name:
-                taken = name_of(member)
-                message = f'{first} and {spec.name} of "{executor.id}" both take {taken}'
-                hint = "take one of them away, or narrow its type"
-                yield Problem("E_DUPLICATE_HANDLER", message, hint, executor.id)
+        answers = members_of(spec.answer) if spec.kind == "response" else (None,)
+        for member, answer in product(members_of(spec.takes), answers):
+            for key in product((spec.kind,), type_keys(member), type_keys(answer)):
+                first = seen.setdefault(key, spec.name)
+                if first != spec.name and (first, spec.name) not in told:
+                    told.add((first, spec.name))
+                    taken = shown(member) + ("" if answer is None else f" answered by {shown(answer)}")
+                    message = f'{first} and {spec.name} of "{executor.id}" both take {taken}'
+                    hint = "take one of them away, or narrow its type"
+                    yield Problem("E_DUPLICATE_HANDLER", message, hint, executor.id)
 
 
 def _not_encodable(executor: Executor) -> Iterator[Problem]:

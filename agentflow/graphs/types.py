@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal, get_args, get_origin, is_typeddict
 
-from agentflow.executors.annotations import is_any, members_of, name_of
+from agentflow.executors.annotations import is_any, members_of, shown
 
 __all__ = ["can_match", "can_match_element", "names_of"]
 
@@ -35,7 +35,7 @@ def can_match_element(sent: Iterable[Any], taken: Iterable[Any]) -> bool:
 
 def names_of(annotations: Iterable[Any]) -> str:
     """Return types as messages show them: `int | Claim`, or "nothing"."""
-    return " | ".join(dict.fromkeys(name_of(one) for one in annotations)) or "nothing"
+    return " | ".join(dict.fromkeys(shown(one) for one in annotations)) or "nothing"
 
 
 def _meets(sent: Any, taken: Any) -> bool:

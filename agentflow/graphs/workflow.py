@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from agentflow.runtime import Runtime
 
 __all__ = ["Workflow"]
+
+OnConflict = Literal["queue", "reject", "cancel_previous"]
 
 
 class Workflow:
@@ -144,17 +146,28 @@ class Workflow:
         workflow_id: str | None = None,
         state_from: str | None = None,
         deadline: float | str | None = None,
+        concurrency_key: str | None = None,
+        on_conflict: OnConflict = "queue",
         raise_on_failure: bool = True,
     ) -> RunResult[Any]:
         """Start a run and wait until it has ended, waits or is paused.
 
         A repeated `workflow_id` with an equal message gives the run that there is. `deadline`: seconds, or
         "30s". `state_from`: the id of a checkpoint, of any run, whose private and shared state this run
-        begins with. Raises DefinitionError (E_INPUT_INVALID) for a message that no start takes, and
-        CheckpointNotFound, before anything is written; WorkflowFailed or WorkflowCancelled, whose `.result`
-        has all that came of it.
+        begins with. `concurrency_key`: of the runs of one key in the store, the oldest is at work until it
+        has ended; if another run holds it, this one stays pending (`queue`), is not begun (`reject`), or
+        cancels the others (`cancel_previous`). Raises DefinitionError (E_INPUT_INVALID) for a message that no
+        start takes, CheckpointNotFound or ConcurrencyRejected, before anything is written; WorkflowFailed or
+        WorkflowCancelled, whose `.result` has all that came of it.
         """
-        run = await self.start(message, workflow_id=workflow_id, state_from=state_from, deadline=deadline)
+        run = await self.start(
+            message,
+            workflow_id=workflow_id,
+            state_from=state_from,
+            deadline=deadline,
+            concurrency_key=concurrency_key,
+            on_conflict=on_conflict,
+        )
         return await run.result(raise_on_failure=raise_on_failure)
 
     async def start(
@@ -164,13 +177,20 @@ class Workflow:
         workflow_id: str | None = None,
         state_from: str | None = None,
         deadline: float | str | None = None,
+        concurrency_key: str | None = None,
+        on_conflict: OnConflict = "queue",
     ) -> GraphRun:
         """Start a run; return its handle once `workflow.started` is durable. Raises as `run`."""
         self._check_input(message)
         runtime = await self.runtime()
         budget = None if deadline is None else {"max_duration_s": _seconds(deadline)}
+        options = (
+            {}
+            if concurrency_key is None
+            else {"concurrency_key": concurrency_key, "on_conflict": on_conflict}
+        )
         handle = await runtime.submit(
-            self, message, workflow_id=workflow_id, budget=budget, state_from=state_from
+            self, message, workflow_id=workflow_id, budget=budget, state_from=state_from, options=options
         )
         return GraphRun(self, runtime, handle)
 
@@ -182,12 +202,21 @@ class Workflow:
         workflow_id: str | None = None,
         state_from: str | None = None,
         deadline: float | str | None = None,
+        concurrency_key: str | None = None,
+        on_conflict: OnConflict = "queue",
     ) -> AsyncGenerator[Event[Any], None]:
         """Start a run and yield its events until it has ended, waits or is paused.
 
         The stream only reads the log: one that is left changes nothing for the run.
         """
-        run = await self.start(message, workflow_id=workflow_id, state_from=state_from, deadline=deadline)
+        run = await self.start(
+            message,
+            workflow_id=workflow_id,
+            state_from=state_from,
+            deadline=deadline,
+            concurrency_key=concurrency_key,
+            on_conflict=on_conflict,
+        )
         async with aclosing(run.stream(view=view)) as events:
             async for event in events:
                 yield event

@@ -86,6 +86,9 @@ class RunProjection(RunFold):
             usage=self._usage,
             budget=self.budget(),
             outputs=tuple(self._given.outputs()),
+            shared={key: self._kept.shared[key] for key in sorted(self._kept.shared)},
+            private={step_id: dict(values) for step_id, values in sorted(self._kept.private.items())},
+            unfolded=tuple(sorted(self._kept.unfolded)),
         )
 
     def requests(self) -> list[RequestRecord]:

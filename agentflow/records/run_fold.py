@@ -26,6 +26,7 @@ from agentflow.events import catalogue as ev
 from agentflow.events.envelope import Event
 from agentflow.events.ids import micros
 from agentflow.records.clocks import RESUME, RUN, Clocks
+from agentflow.records.kept_state import KeptState
 from agentflow.records.outputs import OutputFold
 from agentflow.records.pipeline import PLAN_STEPS, PipelineFold
 from agentflow.records.requests import RequestRecord, request_record
@@ -118,6 +119,7 @@ class RunFold:
         self._is_cancelling = False
         self._holds_failures = False
         self._given = OutputFold()
+        self._kept = KeptState(workflow)
         self._output: Any = None
         self._error: ErrorInfo | None = None
         self._usage = _NO_USAGE
@@ -161,6 +163,8 @@ class RunFold:
                 self._take_base(base, event.offset, ts)
             else:
                 self._project(data, event.offset, ts)
+            if isinstance(data, ev.SystemStateSaved) and data.kind == "fork_base":
+                self._kept.edit((self._begin.edits if self._begin is not None else None) or {})
         except KeyError as error:
             where = f"{event.type} at offset {event.offset} of {self.workflow_id}"
             raise LogCorrupt(f"{where} names {error}, which is not there") from None
@@ -172,6 +176,7 @@ class RunFold:
 
     def _project(self, data: Any, offset: int, ts: int) -> None:
         self._given.take(data, offset)
+        self._kept.take(data)
         project = self._PROJECTIONS.get(data.__class__)
         if project is not None:
             project(self, data, offset, ts)
@@ -186,8 +191,10 @@ class RunFold:
             if at < self._last_ts:
                 self._shift(at - self._last_ts)
             self._last_ts = at
-            if not isinstance(event.data, ev.WorkflowStarted):  # the edits of a fork that was forked again
+            if not isinstance(event.data, ev.WorkflowStarted):
                 self._project(event.data, offset, at)
+            elif event.data.edits is not UNSET:  # of a fork that was forked again
+                self._kept.edit(event.data.edits)
         self._clocks.shift(ts - self._last_ts, but=RUN)
         self._usage = _NO_USAGE
 
@@ -207,6 +214,8 @@ class RunFold:
     def _started(self, data: ev.WorkflowStarted, offset: int, ts: int) -> None:
         options = self._workflow.options
         self._begin, self._started_at = data, ts
+        if data.state_from is not UNSET and data.edits is not UNSET:
+            self._kept.edit(data.edits)
         if data.definition.format == "pipeline":
             self.pipeline = PipelineFold()
         self._slots.limit = data.options.get("max_parallel") or self._slots.limit

@@ -36,6 +36,7 @@ else:
     T = TypeVar("T")
 
 __all__ = [
+    "CONCURRENCY_KEY_LABEL",
     "BudgetRecord",
     "DefinitionView",
     "ExecutionRecord",
@@ -50,6 +51,9 @@ __all__ = [
     "raise_for_failure",
     "result_of",
 ]
+
+CONCURRENCY_KEY_LABEL = "agentflow.concurrency_key"
+"""Label of the store's index by which the runs of a concurrency key are found."""
 
 
 class StepSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -247,6 +251,12 @@ class FoldedState(msgspec.Struct, frozen=True, kw_only=True):
     budget: BudgetRecord
     outputs: tuple[OutputRecord, ...] = ()
     """What a graph run has given out, in the order of its results."""
+    shared: dict[str, Any] = {}
+    """The shared state of executors by key, as committed."""
+    private: dict[str, dict[str, Any]] = {}
+    """The private state of executors by step and key; `$state` is the snapshot of an executor."""
+    unfolded: tuple[str, ...] = ()
+    """Shared keys whose values are not known in this process: their reducers are not registered in it."""
 
 
 class ExecutionRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,10 +22,10 @@ from agentflow.definition.diagnostics import Diagnostic, did_you_mean
 from agentflow.definition.ir import AgentSpec, FunctionRef, ModelRef, Workflow, canonical_json
 from agentflow.definition.kinds import kind_of
 from agentflow.definition.node import WORKER_PREFIX, WORKERS, Needed, ToolDeclaration
+from agentflow.definition.reducers import REDUCERS
 from agentflow.engine import Bindings, BoundGraph, ModelTerms, StepBinding, ToolInfo
 from agentflow.engine.agents.handoffs import handoff_tools
 from agentflow.engine.effect_replay import Policy, Recording
-from agentflow.engine.reducers import REDUCERS
 from agentflow.executors.callables import NO_CALLABLES, Callables
 from agentflow.models import ModelProfile, ModelResolutionError, Models
 from agentflow.models.llm_executor import ExecutorModels

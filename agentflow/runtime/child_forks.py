@@ -44,27 +44,46 @@ async def origin_of_child(
     if parent.forked_from is UNSET:
         return None
     source, key = parent.forked_from, request.options["parent_activation"]
+    events = await _events(log, source.workflow_id, source.offset)
     named_there = {
         (event.data.request_id, isinstance(event.data, _ASKED))
-        for event in await _events(log, source.workflow_id, source.offset)
+        for event in events
         if isinstance(event.data, _REQUESTS) and event.data.activation == key
     }
+    if not named_there:  # the source may be a fork whose child was forked from that of its own source
+        begin = events[0].data if events else None
+        return await origin_of_child(log, begin, request) if isinstance(begin, ev.WorkflowStarted) else None
     child_id = named("wf_", "child", source.workflow_id, key, request.attempt)
-    offset = None if not named_there else _last_named(await _events(log, child_id), named_there)
+    events = await _events(log, child_id)
+    offset = _last_named(events, named_there, await _base(log, events))
     return None if offset is None else ev.ForkOrigin(workflow_id=child_id, offset=offset)
 
 
-def _last_named(events: list[Event[Any]], named: set[tuple[str, bool]]) -> int | None:
+async def _base(log: EventLog, events: list[Event[Any]]) -> list[Any]:
+    """Return the events that a fork begins with; none if the run is no fork."""
+    from agentflow.records.read_model import base_of_fork
+    from agentflow.runtime.log_replay import decode_base
+
+    saved = events[1].data if len(events) > 1 else None
+    if not isinstance(saved, ev.SystemStateSaved) or saved.kind != "fork_base":
+        return []
+    return [event.data for event in decode_base(await base_of_fork(log, saved.ref))]
+
+
+def _last_named(events: list[Event[Any]], named: set[tuple[str, bool]], base: list[Any]) -> int | None:
     """Return the offset of the last event that asks or closes one of these requests, each (id, is asked).
 
-    Of a question it is that of the rest behind it, because the child has told its parent no sooner.
+    Of a question it is that of the rest behind it, because the child has told its parent no sooner. What is
+    asked in the base of a fork is not asked again in its log.
     """
     last = None
+    if any(isinstance(data, _ASKED) and (data.request_id, True) in named for data in base):
+        last = events[1]
     for event in events:
         data = event.data
         if isinstance(data, _REQUESTS) and (data.request_id, isinstance(data, _ASKED)) in named:
             last = event
-    if last is None or not isinstance(last.data, _ASKED):
+    if last is None or (isinstance(last.data, _REQUESTS) and not isinstance(last.data, _ASKED)):
         return None if last is None else last.offset
     behind = (e.offset for e in events[last.offset :] if isinstance(e.data, _RESTS))
     return next(behind, last.offset)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from agentflow.definition.failure import describe_exception
 from agentflow.engine.judging import has_code
 from agentflow.executors.callables import Callables
 from agentflow.executors.payloads import Payloads
@@ -149,7 +150,7 @@ def _verdict(
     try:
         found: Any = predicate(data(), shared) if _takes_shared(predicate) else predicate(data())
     except BaseException as error:
-        return f"{name} raised {type(error).__name__}: {error}"
+        return f"{name} raised {describe_exception(error)}"
     if inspect.isawaitable(found):
         _close(found)
         return f"{name} is asynchronous; a predicate must be a plain function"
@@ -163,7 +164,7 @@ def _selected(code: Callables, name: str, data: Callable[[], Any], targets: list
     try:
         found: Any = selection(data(), list(targets))
     except BaseException as error:
-        return f"{name} raised {type(error).__name__}: {error}"
+        return f"{name} raised {describe_exception(error)}"
     if inspect.isawaitable(found):
         _close(found)
         return f"{name} is asynchronous; a selection must be a plain function"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +19,7 @@ from msgspec import UNSET
 
 from actors import Actor, ActorStopped, Ref, current_trace, on
 from agentflow import known_secrets
+from agentflow.definition.failure import describe_exception
 from agentflow.engine import Outgoing, Question
 from agentflow.events.tracing import SpanContext, active
 from agentflow.executors.callables import Callables
@@ -80,10 +82,10 @@ class ExecutorActor(Actor, mailbox=1_000, handler_timeout=None):
             staged = await self._attempt(message)
             version, messages = await self._routed(staged.messages)
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if self.ctx.interrupted:
                 raise
-            self._failed(message, error)  # raised by the handler itself
+            await _forget_cancellation()
+            self._failed(message, error)  # raised by the handler, or asked for by it
         except (KeyboardInterrupt, ActorStopped):
             raise
         except BaseException as error:
@@ -132,6 +134,11 @@ class ExecutorActor(Actor, mailbox=1_000, handler_timeout=None):
                     result = await spec.function(*arguments)
                 else:
                     result = await in_thread(partial(spec.function, *arguments), place.node)
+                    if inspect.isawaitable(result):  # a wrapper around an asynchronous function
+                        result = await result
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # or the next await, perhaps of the next message, ends
+                raise asyncio.CancelledError("it cancelled its own task")
             if result is not None:
                 context._stage(result)  # pyright: ignore[reportPrivateUsage]
         finally:
@@ -156,7 +163,7 @@ class ExecutorActor(Actor, mailbox=1_000, handler_timeout=None):
                 raise ReducerFailed.of(key, self._place.node, why) from None
             except Exception as error:
                 raise ReducerFailed.of(
-                    key, self._place.node, f"raised {type(error).__name__}: {error}"
+                    key, self._place.node, f"raised {describe_exception(error)}"
                 ) from error
 
     # -- the copy of the run, and its state ----------------------------------------------------------
@@ -220,6 +227,17 @@ async def _snapshot(executor: Executor) -> Any:
         found = snapshot()
         return await found if inspect.isawaitable(found) else found
     return getattr(executor, "state", UNSET)
+
+
+async def _forget_cancellation() -> None:
+    """Let the task of a handler that cancelled it go on with the next message."""
+    task = asyncio.current_task()
+    if task is None or not task.cancelling():
+        return
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)  # until 3.13 `uncancel` leaves a cancellation that was not delivered yet
+    while task.cancelling():
+        task.uncancel()
 
 
 def _bytes(value: Any) -> bytes:

@@ -144,10 +144,12 @@ def _forked(
     labels: Mapping[str, str],
     edits: dict[str, Any] | UnsetType,
 ) -> WorkflowStarted:
-    """Return the first event of a fork of the run that began with `begin`."""
+    """Return the first event of a fork of the run that began with `begin`. It queues for the concurrency key
+    of that run, because forking leaves other runs as they are."""
     return msgspec.structs.replace(
         begin,
         input=begin.input if edits is UNSET else edits.get("input", begin.input),
+        options={name: value for name, value in begin.options.items() if name != "on_conflict"},
         forked_from=origin,
         by=by,
         labels=dict(labels),

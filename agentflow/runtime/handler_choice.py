@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentflow.executors.annotations import is_any, name_of, tags_of_annotation
+from agentflow.executors.annotations import is_any, shown, tags_of_annotation
 from agentflow.executors.executor import Executor
 from agentflow.executors.handlers import HandlerSpec, choose, choose_response
 from agentflow.executors.payloads import Payloads, convert
@@ -58,7 +58,7 @@ def _untagged_arguments(
 
 
 def _nobody_takes(executor: Executor, node: str, what: str) -> str:
-    takes = ", ".join(name_of(s.takes) for s in executor.handlers if s.kind == "message")
+    takes = ", ".join(shown(s.takes) for s in executor.handlers if s.kind == "message")
     return f'no handler of "{node}" takes {what}; it takes {takes}'
 
 

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 from actors import ChildSpec, Context, Ref, tracing
+from agentflow.definition.reducers import REDUCERS, is_built_in
 from agentflow.engine import Activation, RunState, StartHandler, request_id_of, shared_of
-from agentflow.engine.reducers import REDUCERS, is_built_in
 from agentflow.events.envelope import micros
 from agentflow.events.tracing import RunTracer
 from agentflow.executors.executor import Executor

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 
-from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.failure import ErrorInfo, describe_exception
 from agentflow.errors import HandlerMisuse, OutcomeUnknown
 from agentflow.models import ModelError
 from agentflow.runtime.handler_choice import Unfit
@@ -42,10 +44,14 @@ def error_of(node: str, error: BaseException) -> ErrorInfo:
         return _model_error(node, error.info)
     if isinstance(error, Unfit):
         return ErrorInfo(category="invalid_input", code="executor_failed", message=str(error))
+    if isinstance(error, asyncio.CancelledError):
+        what = "ended by a cancellation that it asked for itself: raise another exception to fail, or return"
+        message = f"{node} raised {kind}: it {what}"
+        return ErrorInfo(category="agent", code="executor_failed", message=message, details={"type": kind})
     return ErrorInfo(
         category="agent",
         code="executor_failed",
-        message=f"{node} raised {kind}: {error}",
+        message=f"{node} raised {describe_exception(error)}",
         details={"type": kind},
     )
 

@@ -15,7 +15,7 @@ import msgspec
 from actors import Ref, tracing
 from agentflow import known_secrets
 from agentflow.definition.conversation import Message as Said
-from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.failure import ErrorInfo, describe_exception
 from agentflow.definition.schemas import validate
 from agentflow.errors import OutcomeUnknown
 from agentflow.events.tracing import active
@@ -81,7 +81,7 @@ class HandlerPort:
             info = ErrorInfo(
                 category="tool",
                 code="tool_execution_failed",
-                message=f"{call.name} raised {type(error).__name__}: {error}",
+                message=f"{call.name} raised {describe_exception(error)}",
             )
             await self._end(verdict.call_id, began, error=known_secrets.hide_error(info))
             raise

@@ -12,7 +12,7 @@ import msgspec
 
 from actors import Actor, current_trace, on
 from agentflow import known_secrets
-from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.failure import ErrorInfo, describe_exception
 from agentflow.definition.ir import canonical_json
 from agentflow.definition.type_errors import undecodable
 from agentflow.engine.agents.conversation import parse
@@ -210,7 +210,7 @@ class ModelActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
             info = ErrorInfo(
                 category="agent",
                 code="agent_error",
-                message=f"the adapter of {call.ref.provider} raised {type(error).__name__}: {error}",
+                message=f"the adapter of {call.ref.provider} raised {describe_exception(error)}",
                 provider=call.ref.provider,
             )
             return ModelCallFailure(call_id=call.call_id, error=info, duration_ms=passed())

@@ -38,7 +38,7 @@ __all__ = ["ReplayCommand"]
 _POLICIES = ("Always", "Refresh", "Mixed")
 
 _PAGE_EVENTS = 512
-_OWN_OPTIONS = ("traceparent", "tracestate", "baggage", "input_from")
+_OWN_OPTIONS = ("traceparent", "tracestate", "baggage", "input_from", "on_conflict")
 """Options of the recorded submission that its replay does not take over."""
 
 

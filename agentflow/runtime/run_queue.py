@@ -1,4 +1,4 @@
-"""FIFO queue of runs that wait for one of the slots, and of suspects that start one at a time.
+"""FIFO queue of runs that wait for one of the slots, of suspects that start one at a time, and runs on hold.
 
 It knows ids and order, and nothing else of runs.
 """
@@ -24,6 +24,7 @@ class RunQueue:
         self._count_running = count_running
         self._order: OrderedDict[str, Command] = OrderedDict()
         self._suspects: OrderedDict[str, Command] = OrderedDict()
+        self._held: set[str] = set()  # runs that another run of their concurrency key holds back
         self.on_trial: str | None = None
         """The run that was taken up last of those which are taken up one at a time."""
         self._turns: dict[str, asyncio.Future[None]] = {}
@@ -37,7 +38,7 @@ class RunQueue:
     @property
     def is_at_capacity(self) -> bool:
         """True if no more runs may queue."""
-        return len(self._order) >= self._max_queued
+        return len(self._order) + len(self._held) >= self._max_queued
 
     @property
     def _has_free_slot(self) -> bool:
@@ -54,6 +55,19 @@ class RunQueue:
         if workflow_id not in self._turns:
             self._turns[workflow_id] = asyncio.get_running_loop().create_future()
             self._suspects[workflow_id] = command
+
+    def hold(self, workflow_id: str) -> None:
+        """Keep a run out of the queue until `release`; it takes no slot."""
+        self._order.pop(workflow_id, None)
+        self._held.add(workflow_id)
+        if workflow_id not in self._turns:
+            self._turns[workflow_id] = asyncio.get_running_loop().create_future()
+
+    def release(self, workflow_id: str, command: Command) -> None:
+        """Append a run that was on hold with the command that starts it."""
+        if workflow_id in self._held:
+            self._held.discard(workflow_id)
+            self._order[workflow_id] = command
 
     def is_suspect(self, workflow_id: str) -> bool:
         """Return whether the run is queued to start alone."""
@@ -75,6 +89,7 @@ class RunQueue:
             return
         self._order.pop(workflow_id, None)
         self._suspects.pop(workflow_id, None)
+        self._held.discard(workflow_id)
         self._settle(workflow_id)
 
     def turn(self, workflow_id: str) -> asyncio.Future[None] | None:
@@ -102,13 +117,18 @@ class RunQueue:
     def finish_turn(self, workflow_id: str) -> None:
         """End the turn of a run, whatever its outcome."""
         self._reserved.discard(workflow_id)
-        if workflow_id not in self._order and workflow_id not in self._suspects:
+        if (
+            workflow_id not in self._order
+            and workflow_id not in self._suspects
+            and workflow_id not in self._held
+        ):
             self._settle(workflow_id)
 
     def clear(self) -> None:
         """Remove all runs; their turns are resolved."""
         self._order.clear()
         self._suspects.clear()
+        self._held.clear()
         for workflow_id in list(self._turns):
             self._settle(workflow_id)
 

@@ -34,6 +34,7 @@ from agentflow.errors import (
 )
 from agentflow.events.log import FIRST_EPOCH, EventLog, RunRow
 from agentflow.events.owner import Owner
+from agentflow.records.runs import CONCURRENCY_KEY_LABEL
 from agentflow.runtime.agent_actor import Directory
 from agentflow.runtime.alarm_index import MAX_ALARMS
 from agentflow.runtime.background_tasks import BackgroundTasks
@@ -49,6 +50,7 @@ from agentflow.runtime.command_messages import (
     Refusal,
     Resume,
 )
+from agentflow.runtime.concurrency_keys import ConcurrencyKeys, key_of
 from agentflow.runtime.crash_ledger import QUEUE_LIMIT_S, ROW_ENDS_AFTER_S, RecoveryLedger, Trial
 from agentflow.runtime.log_replay import FoldCache, fold
 from agentflow.runtime.permanent_actor import PermanentActor
@@ -106,6 +108,9 @@ class RunRegistry:
         self.live = self._table.supervisors
         self._queue = RunQueue(limit, queue, self._table.count_running)
         self._tasks = BackgroundTasks()
+        self._keys = ConcurrencyKeys(
+            log, self._queue, self._tasks, cancel=self._cancel_for_key, start=self._start_queued
+        )
         self._folds = FoldCache()
         self._timelines: dict[str, Timeline] = {}
         """Of the runs with a time limit that came to rest last; the others have the wall clock alone."""
@@ -139,6 +144,7 @@ class RunRegistry:
         """Reject new runs and commands. Queued runs stay in the log as they are."""
         if self._streak_timer is not None:
             self._streak_timer.cancel()
+        self._keys.close()
         self._queue.clear()
         self._folds.clear()
         await self._tasks.close()
@@ -160,7 +166,12 @@ class RunRegistry:
         timed = state is not None and not state.terminal and (state.timers or state.paused_timers)
         if timed or (state is None and launch.timeline.stepped):
             self._keep_timeline(launch.workflow_id, launch.timeline)
+        if not self._tasks.closed:
+            self._keys.ended(launch)
         self._start_queued()
+
+    async def _cancel_for_key(self, workflow_id: str, reason: str) -> None:
+        await self.command(workflow_id, Cancel(by="runtime", reason=reason))
 
     def _check_open(self) -> None:
         if self._tasks.closed:
@@ -182,13 +193,47 @@ class RunRegistry:
         base: Sequence[engine.BaseEvent] = (),
         labels: dict[str, str],
     ) -> RunLaunch:
-        """Start a run; return once its first event is durable. Raises RunExists, QueueFull or StoreError."""
+        """Start a run; return once its first event is durable.
+
+        A run with a `concurrency_key` goes on when it holds it. Raises RunExists, ConcurrencyRejected,
+        QueueFull or StoreError.
+        """
+        started: Any = first_events[0]
+        key = key_of(started)
+        if key is None:
+            return await self._begin(workflow_id, plan, bound, first_events, base=base, labels=labels)
+        async with self._keys.exclusive(key):
+            if started.options.get("on_conflict") == "reject":
+                await self._keys.check_free(key)
+            launch = await self._begin(
+                workflow_id,
+                plan,
+                bound,
+                first_events,
+                base=base,
+                labels={**labels, CONCURRENCY_KEY_LABEL: key},
+                key=key,
+            )
+        self._keys.look(key)
+        return launch
+
+    async def _begin(
+        self,
+        workflow_id: str,
+        plan: engine.Graph,
+        bound: Bound,
+        first_events: Sequence[Any],
+        *,
+        base: Sequence[engine.BaseEvent],
+        labels: dict[str, str],
+        key: str | None = None,
+    ) -> RunLaunch:
         self._check_open()
         if workflow_id in self.launches or workflow_id in self._queue:
             raise RunExists(f"{workflow_id} exists already")
         started: Any = first_events[0]
         is_child = shares_slot(started)
-        queued = self._queue.must_wait and not is_child
+        queued = key is not None or (self._queue.must_wait and not is_child)
         if queued and self._queue.is_at_capacity:
             raise QueueFull("too many runs wait for a place already")
         launch = RunLaunch(
@@ -205,7 +250,9 @@ class RunRegistry:
             is_child=is_child,
             replay=bound.replay,
         )
-        if queued:
+        if key is not None:
+            self._keys.hold(workflow_id, key)
+        elif queued:
             self._queue.enqueue(workflow_id, _ATTACH)
         self._register(launch)
         try:
@@ -393,11 +440,17 @@ class RunRegistry:
         row = await self._log.run(workflow_id)
         if row.ended:
             return await self._reply_after_end(workflow_id, command)
+        key = row.labels.get(CONCURRENCY_KEY_LABEL)
+        if key is not None and await self._keys.may_start(workflow_id, key):
+            key = None
         with self._tasks.cancellable():
             launch = await self._start_run(
-                workflow_id, command, pauses_unbound=pauses_unbound, has_slot=has_slot
+                workflow_id, command, pauses_unbound=pauses_unbound, has_slot=has_slot, held_by=key
             )
-        return await self._wait_for_reply(launch)
+        answer = await self._wait_for_reply(launch)
+        if key is not None:
+            self._keys.look(key)
+        return answer
 
     async def _find_supervisor(self, workflow_id: str) -> tuple[Ref[Any], RunLaunch] | None:
         """Return the supervisor of a run unless it is about to end; waits for one that starts or ends."""
@@ -414,9 +467,16 @@ class RunRegistry:
         return None
 
     async def _start_run(
-        self, workflow_id: str, command: Command, *, pauses_unbound: bool, has_slot: bool
+        self,
+        workflow_id: str,
+        command: Command,
+        *,
+        pauses_unbound: bool,
+        has_slot: bool,
+        held_by: str | None = None,
     ) -> RunLaunch:
-        """Start a supervisor that applies the command, and goes on if a slot is free."""
+        """Start a supervisor that applies the command, and goes on if a slot is free. `held_by`: the
+        concurrency key that another run holds."""
         idle = isinstance(command, Cancel | Pause)  # models and functions need not be here
         try:
             plan, bound = await self._prepare(workflow_id, not idle)
@@ -435,9 +495,12 @@ class RunRegistry:
                 await self._log.release(workflow_id, self._owner)
             raise
         waits = (self._queue.must_wait and not is_child) or self._queue.is_suspect(workflow_id)
-        queued = idle or (not has_slot and waits)
+        queued = idle or held_by is not None or (not has_slot and waits)
         if queued and not idle:
-            self._queue.enqueue(workflow_id, _ATTACH)
+            if held_by is not None:
+                self._keys.hold(workflow_id, held_by)
+            else:
+                self._queue.enqueue(workflow_id, _ATTACH)
         notices = [] if queued or workflow_id in self._noticed else self._notices
         if notices:
             self._noticed.add(workflow_id)

@@ -73,6 +73,11 @@ def _count(value: Any) -> str | None:
     return None if good else "is not a whole number from 1 on"
 
 
+def _key(value: Any) -> str | None:
+    good = isinstance(value, str) and 0 < len(value) <= _MAX_LABEL_VALUE and json_problem(value) is None
+    return None if good else f"is not a text of 1 to {_MAX_LABEL_VALUE:,} characters"
+
+
 def _traceparent(value: Any) -> str | None:
     return None if parse_traceparent(value) is not None else "is not a W3C traceparent"
 
@@ -81,6 +86,8 @@ _OPTIONS: dict[str, Callable[[Any], str | None]] = {
     "on_failure": _one_of("halt", "continue", "hold"),
     "on_unknown": _one_of("ask", "fail"),
     "max_parallel": _count,
+    "concurrency_key": _key,
+    "on_conflict": _one_of("queue", "reject", "cancel_previous"),
     "traceparent": _traceparent,
     "tracestate": tracestate_problem,
     "baggage": baggage_problem,
@@ -98,6 +105,11 @@ def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
         raise InvalidOptions([Diagnostic(code="E_LIMIT", severity="error", message=message, path="/options")])
     found = [_wrong_option(key, value) for key, value in options.items() if key in _OPTIONS]
     problems = [problem for problem in found if problem is not None]
+    if "on_conflict" in options and "concurrency_key" not in options:
+        message = "on_conflict says what happens between runs of one concurrency_key, and there is none"
+        problems.append(
+            Diagnostic(code="E_VALUE", severity="error", message=message, path="/options/on_conflict")
+        )
     more = {key: value for key, value in options.items() if key not in _OPTIONS}
     if more:
         from agentflow.definition.run_options import check_run_options

@@ -174,9 +174,11 @@ class SubmitCommand(RunResults):
         """Check, bind and begin a run; returns once `workflow.started` is durable.
 
         `options`: `on_failure` halt|continue|hold, `on_unknown` ask|fail, `max_parallel`,
-        `traceparent`, `tracestate`, `baggage`, and those of `definition.run_options`. Submitted inside an
-        active span of the application, or inside a call of another run, the run is a part of that trace
-        unless `traceparent` is given, or None. `budget`: limits beside those
+        `concurrency_key`, `on_conflict` queue|reject|cancel_previous, `traceparent`, `tracestate`, `baggage`,
+        and those of `definition.run_options`. Of the runs of one `concurrency_key` the oldest is at work
+        until it has ended; the others stay pending, are rejected, or cancel those before them. Submitted
+        inside an active span of the application, or inside a call of another run, the run is a part of that
+        trace unless `traceparent` is given, or None. `budget`: limits beside those
         of the document. `input_from` {workflow_id,
         step_id?, as?}: the output of another run, or of one of its steps, as the input, or as the named one
         of its inputs. `state_from`: a checkpoint `<workflow_id>@<offset>` whose private and shared state the
@@ -189,7 +191,7 @@ class SubmitCommand(RunResults):
         them again.
 
         Raises DefinitionError (nothing was written), RunExists, IdempotencyConflict, OutputNotReady,
-        CheckpointNotFound, InvalidEdit, QueueFull, StoreError, ConfigurationError.
+        ConcurrencyRejected, CheckpointNotFound, InvalidEdit, QueueFull, StoreError, ConfigurationError.
         """
         from agentflow.runtime.binding import Bound
 

@@ -19,7 +19,7 @@ import msgspec
 
 from actors import Actor, ActorStopped, Ref, Restarted, Terminated, current_trace, on
 from agentflow import known_secrets
-from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.failure import ErrorInfo, describe_exception
 from agentflow.events.deltas import DeltaHub, ProgressData, ToolProgress
 from agentflow.events.tracing import SpanContext, active
 from agentflow.runtime.clock import Clock, monotonic_of
@@ -235,7 +235,7 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
             info = ErrorInfo(
                 category="tool",
                 code="tool_execution_failed",
-                message=f"{tool.name} raised {type(error).__name__}: {error}",
+                message=f"{tool.name} raised {describe_exception(error)}",
             )
             return ToolCallFailure(call_id=message.call_id, error=info, duration_ms=self._since(began))
         return ToolCallSuccess(call_id=message.call_id, output=output, duration_ms=self._since(began))

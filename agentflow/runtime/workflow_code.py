@@ -39,7 +39,7 @@ class CodeTable:
     def add(self, workflow: WorkflowWithCode) -> Callables:
         """Register a workflow and those that are nested in it. Raises ConfigurationError if one of its
         reducers has the name of another one."""
-        from agentflow.engine.reducers import register
+        from agentflow.definition.reducers import register
 
         definition, code = workflow.definition, workflow.callables
         for name, fn in code.reducers.items():

@@ -60,6 +60,7 @@ EXECUTE_TOOL: Final = "execute_tool"
 PROCESS: Final = "process"
 BUILD: Final = "workflow.build"
 SUPERSTEP_SPAN: Final = "superstep"
+EDGE_SPAN: Final = "edge_group.process"
 
 _REQUEST = {
     "temperature": "gen_ai.request.temperature",
@@ -141,6 +142,11 @@ def total_attributes(usage: Usage) -> dict[str, Any]:
 WORKFLOW_ID: Final = "agentflow.run.id"
 STEP_ID: Final = "agentflow.step.id"
 MESSAGE_TYPE: Final = "agentflow.message.type"
+MESSAGE_INDEX: Final = "agentflow.message.index"
+EDGE: Final = "agentflow.edge"
+EDGE_KIND: Final = "agentflow.edge.kind"
+EDGE_TARGET: Final = "agentflow.edge.target"
+DELIVERY_STATUS: Final = "agentflow.delivery_status"
 STEP_KIND: Final = "agentflow.step_kind"
 ACTIVATION: Final = "agentflow.activation"
 ITERATION: Final = "agentflow.iteration"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec import UNSET
 
 from agentflow.definition.conversation import Message
@@ -17,7 +18,7 @@ from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.run_telemetry import Telemetry, telemetry_of
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import SCHEMA_VERSION, Event, StoredEvent, Trace, decode
-from agentflow.events.tracing import RunTracer, SpanContext, TraceParent
+from agentflow.events.tracing import RunTracer, SpanContext, TraceParent, span_id_of
 from agentflow.logs import get_logger
 from agentflow.telemetry import content
 from agentflow.telemetry import conventions as c
@@ -63,6 +64,7 @@ class RunSpans:
         "_calls",
         "_capture",
         "_done",
+        "_edge_kinds",
         "_failed_tools",
         "_input_type",
         "_last_agents",
@@ -107,6 +109,7 @@ class RunSpans:
         self._failed_tools: dict[str, Relation] = {}
         self._last_steps: dict[str, tuple[str, Relation]] = {}
         self._input_type: str | None = None
+        self._edge_kinds: dict[str, str] | None = None  # by edge; None: no spans of edges
         self._senders: dict[str, _Sender] = {}  # by activation, while messages of it are on their way
 
     @property
@@ -224,6 +227,8 @@ class RunSpans:
         self._input_type = input_type if isinstance(input_type, str) else None
         self._narrow(telemetry_of(data.options))
         definition = data.definition
+        if self._wanted is not None and self._wanted.edge_spans:
+            self._edge_kinds = _edge_kinds(data)
         name = definition.name or definition.id
         attributes: dict[str, Any] = {
             c.OPERATION: c.INVOKE_WORKFLOW,
@@ -376,6 +381,8 @@ class RunSpans:
             self._last_steps[data.step_id] = (data.activation, relation)
             if isinstance(data, ev.WorkflowStepCompleted) and data.messages is not UNSET:
                 taken = [d for m in data.messages for d in m.deliveries if d.status in _TAKEN]
+                if self._edge_kinds is not None:
+                    self._edges(data, span, self._edge_kinds, ts, offset)
                 if taken:
                     types = {message.index: message.type for message in data.messages}
                     self._senders[data.activation] = _Sender(relation, len(taken), types)
@@ -391,6 +398,29 @@ class RunSpans:
         else:
             self._step_result(data, attributes)
         self._finish(span, ts, attributes, data.duration_ms)
+
+    def _edges(
+        self, data: ev.WorkflowStepCompleted, sender: Span, kinds: dict[str, str], ts: int, offset: int
+    ) -> None:
+        """Add a span without length for what each edge did with each message, below that of the sender."""
+        for message in data.messages or ():
+            for delivery in message.deliveries:
+                key = f"edge {data.activation} {message.index} {delivery.edge} {delivery.target}"
+                trace = Trace(
+                    trace_id=sender.trace_id,
+                    span_id=span_id_of(self.workflow_id, key),
+                    parent_span_id=sender.span_id,
+                )
+                attributes = {
+                    c.EDGE: delivery.edge,
+                    c.EDGE_TARGET: delivery.target,
+                    c.DELIVERY_STATUS: delivery.status,
+                    c.MESSAGE_INDEX: message.index,
+                    c.MESSAGE_TYPE: message.type,
+                }
+                if (kind := kinds.get(delivery.edge)) is not None:
+                    attributes[c.EDGE_KIND] = kind
+                self._finish(self._begin(c.EDGE_SPAN, trace, ts, offset, attributes), ts, {})
 
     def _step_result(self, data: ev.WorkflowStepCompleted, attributes: dict[str, Any]) -> None:
         attributes[c.OUTPUT_SIZE] = data.output_size
@@ -590,6 +620,28 @@ class RunSpans:
 
 
 _NONE: list[Span] = []
+
+
+def _edge_kinds(data: ev.WorkflowStarted) -> dict[str, str]:
+    """Return the kinds of the edges of a graph, by the names that deliveries have."""
+    try:
+        graph = msgspec.convert(msgspec.json.decode(data.source), _Edges)
+    except (msgspec.MsgspecError, TypeError):
+        return {}
+    return {edge.name or f"{edge.source}->{edge.target}": edge.kind for edge in graph.edges}
+
+
+class _Edge(msgspec.Struct):
+    source: str
+    target: str
+    kind: str = "single"
+    name: str | None = None
+
+
+class _Edges(msgspec.Struct):
+    edges: list[_Edge] = []
+
+
 _OF_ALL_ATTEMPTS = (
     *(c.WORKFLOW_ID, c.STEP_ID, c.STEP_KIND, c.ACTIVATION, c.ITERATION, c.SUPERSTEP),
     *(c.AGENT_NAME, c.MESSAGE_TYPE, c.INPUT),

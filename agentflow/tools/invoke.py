@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from agentflow.definition.failure import describe_exception
 from agentflow.definition.type_errors import explain
 from agentflow.forked_child import end_forked_child
 from agentflow.threads import in_thread
@@ -121,7 +122,7 @@ def _failed(message: str) -> ToolError:
 
 
 def _told(name: str, error: BaseException) -> str:
-    message = f"{name} raised {type(error).__name__}: {error}".rstrip(": ")
+    message = f"{name} raised {describe_exception(error)}"
     return message if len(message) <= _MAX_MESSAGE else message[: _MAX_MESSAGE - 1] + "…"
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,7 +72,8 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox
     made.write("claimbook.py", MODULE)
     yield made
     made.close()
-    sys.modules.pop("claimbook", None)
+    for module in ("claimbook", "yenbook", "otherbook"):
+        sys.modules.pop(module, None)
 
 
 SMALL = '{"id": "c-7", "amount": 5}'
@@ -272,3 +275,52 @@ def test_an_edit_that_does_not_fit_is_refused_and_begins_no_run(
 @pytest.mark.parametrize("text", ["output.first=1", "outputs=1", "input", "input.x=1", "input=oops"])
 def test_an_edit_that_is_not_written_as_one_is_a_usage_error(sandbox: Sandbox, text: str):
     assert sandbox.invoke("fork", "wf_d", "--offset", "0", "--edit", text).exit_code == 2
+
+
+@pytest.mark.parametrize("place", ["in this process", "with a daemon"])
+def test_state_at_an_offset_and_forks_of_a_graph_with_edits_and_another_definition(
+    sandbox: Sandbox, place: str
+):
+    yen, other = MODULE.replace("'paid' if", "'yen' if"), MODULE.replace('id="review"', 'id="look"')
+    sandbox.write("yenbook.py", yen)
+    sandbox.write("otherbook.py", other)
+    has_daemon = place == "with a daemon"
+
+    def call(*words: str, load: str = "claimbook") -> str:
+        more = () if has_daemon else ("--load", f"{load}:workflow")
+        done = sandbox.invoke(*words, *more)
+        assert done.exit_code in (0, 9), done.stderr
+        return done.stdout
+
+    def state(run_id: str, *words: str) -> dict[str, Any]:
+        return json.loads(sandbox.invoke("state", run_id, *words, "--json").stdout)
+
+    def answered(run_id: str, load: str = "claimbook") -> str:
+        listed = json.loads(sandbox.invoke("inbox", "--json").stdout)["items"]
+        request = next(one["request_id"] for one in listed if one["workflow_id"] == run_id)
+        return call("answer", run_id, request, "true", load=load)
+
+    with serving(sandbox, "--load", "claimbook:workflow") if has_daemon else nullcontext():
+        assert sandbox.invoke("run", "claimbook:workflow", "-i", LARGE, "--id", "wf_b").exit_code == 9
+        lines = [json.loads(line) for line in sandbox.invoke("log", "wf_b").stdout.splitlines()]
+        written = next(e["offset"] for e in lines if e["type"] == "workflow.step_completed")
+        committed = next(e["offset"] for e in lines if e["type"] == "superstep.completed")
+        assert [state("wf_b", "--offset", str(n))["shared"] for n in (written, committed)] == [
+            {"seen": ""},
+            {"seen": "c-8"},
+        ], "superstep 1 commits at its barrier"
+        assert state("wf_b")["private"] == {}
+        at = ("--offset", str(committed))
+        call("fork", "wf_b", *at, "--edit", 'shared.seen="c-9"', "--id", "wf_s")
+        assert state("wf_s", "--offset", "1")["shared"] == {"seen": "c-9"}
+        assert answered("wf_s") == "paid c-9\n"
+        call("fork", "wf_b", "--from", "review", "--edit", "outputs.intake=7", "--id", "wf_o")
+        assert [state(id)["steps"]["intake"]["output"] for id in ("wf_b", "wf_o")] == [None, 7]
+        assert answered("wf_o") == "paid c-8\n"
+        refused = sandbox.invoke("fork", "wf_b", *at, "--definition", "otherbook:workflow")
+        wrong = (78, "loaded another graph as claims@1") if has_daemon else (5, "look")
+        assert (refused.exit_code, wrong[1] in refused.stderr) == (wrong[0], True)
+        call("fork", "wf_b", *at, "--definition", "yenbook:workflow", "--id", "wf_y", load="yenbook")
+        # A daemon runs the code that it has loaded for this graph.
+        assert answered("wf_y", "yenbook") == ("paid c-8\n" if has_daemon else "yen c-8\n")
+        assert answered("wf_b") == "paid c-8\n"

@@ -54,7 +54,6 @@ def test_every_problem_can_be_told(document):
         "template_not_found",
         "checkpoint_not_found",
         "graph_signature_mismatch",
-        "concurrency_rejected",
         "method_not_allowed",
         "decision_conflict",
         "no_resumable_run",

@@ -134,6 +134,7 @@ OPERATIONS = (
             "workflow_not_found",
             "step_not_found",
             "run_exists",
+            "concurrency_rejected",
             "idempotency_conflict",
             "output_not_ready",
             "run_gone",

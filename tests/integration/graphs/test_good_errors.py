@@ -41,7 +41,8 @@ GroupChatBuilder HandoffBuilder MagenticBuilder Agent AgentResponse Message
 
 CODES = """message_type_undeclared unknown_target routing_failed message_undelivered join_incomplete
 state_conflict executor_failed max_iterations_exceeded step_limit_exceeded pending_limit_exceeded
-message_limit_exceeded no_response_handler input_timeout unknown_speaker checkpoint_not_found
+message_limit_exceeded no_response_handler input_timeout unknown_speaker
+concurrency_rejected checkpoint_not_found
 graph_signature_mismatch invalid_edit"""
 
 

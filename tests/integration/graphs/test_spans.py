@@ -16,6 +16,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from agentflow import (
+    Case,
+    Default,
     NodeFailure,
     RetryPolicy,
     Runtime,
@@ -63,11 +65,13 @@ class Spans:
         return [sender["attributes"]["agentflow.activation"] for sender in senders]
 
 
-async def spans_of(workflow: Workflow, message: Any, *, services: Any = ()) -> Spans:
+async def spans_of(
+    workflow: Workflow, message: Any, *, services: Any = (), options: dict[str, Any] | None = None
+) -> Spans:
     exporter = InMemorySpanExporter()
     telemetry = Telemetry(sink=Sender(exporter))
     async with Runtime(MemoryLog(), services=list(services), telemetry=telemetry) as runtime:
-        handle = await runtime.submit(workflow, message)
+        handle = await runtime.submit(workflow, message, options=options)
         await handle.result(raise_on_failure=False)
     return Spans([json.loads(span.to_json()) for span in exporter.get_finished_spans()])
 
@@ -111,6 +115,43 @@ async def test_a_fan_in_has_one_link_for_each_message():
     assert found.links(found.one("process j")) == ["/a#0", "/a#0", "/b#0"]
 
 
+async def test_edges_have_spans_below_their_sender_if_a_run_asks_for_them():
+    flow = (
+        built("superstep", emits("s", 1, "x"))
+        .add_fan_out_edges("s", [relays("a"), relays("b")])
+        .add_fan_in_edges(["a", "b"], gathers("j"))
+        .add_switch_case_edge_group("s", [Case(_is_big, gives("big", int)), Default(gives("d", int))])
+        .build()
+    )
+    found = await spans_of(flow, 0, options={"telemetry": {"edge_spans": True}})
+    shown: list[tuple[str, ...]] = []
+    for span in found.of("edge_group.process"):
+        said = {key.removeprefix("agentflow."): value for key, value in span["attributes"].items()}
+        sender = found.parent(span)
+        assert said["edge.target"] in said["edge"] or said["edge.kind"] == "switch"
+        shown.append(
+            (sender, said["edge.kind"], said["edge.target"], said["message.type"], said["delivery_status"])
+        )
+        assert span["start_time"] == span["end_time"]
+    assert sorted(shown) == [
+        ("process a", "fan_in", "j", "int", "buffered"),
+        ("process b", "fan_in", "j", "int", "buffered"),
+        ("process s", "fan_out", "a", "int", "delivered"),
+        ("process s", "fan_out", "a", "str", "type_mismatch"),
+        ("process s", "fan_out", "b", "int", "delivered"),
+        ("process s", "fan_out", "b", "str", "type_mismatch"),
+        ("process s", "switch", "big", "int", "condition_false"),
+        ("process s", "switch", "big", "str", "type_mismatch"),
+        ("process s", "switch", "d", "int", "delivered"),
+        ("process s", "switch", "d", "str", "type_mismatch"),
+    ]
+    assert (await spans_of(flow, 0)).of("edge_group.process") == []
+
+
+def _is_big(value: int) -> bool:
+    return value > 5
+
+
 async def test_each_attempt_has_a_span_of_its_own_that_links_to_the_one_before():
     seen: list[str] = []
 
@@ -131,7 +172,9 @@ async def test_each_attempt_has_a_span_of_its_own_that_links_to_the_one_before()
         [],
     ]
     ids = [span["context"]["span_id"] for span in spans]
-    assert [parse_traceparent(given).span_id for given in seen] == [given.removeprefix("0x") for given in ids]
+    assert [p.span_id for given in seen if (p := parse_traceparent(given)) is not None] == [
+        given.removeprefix("0x") for given in ids
+    ]
     assert [[link["context"]["span_id"] for link in span["links"]] for span in spans] == [
         [],
         ids[:1],

@@ -9,8 +9,8 @@ import pytest
 from agentflow.definition.graph import SharedKey
 from agentflow.definition.ir import Policy
 from agentflow.definition.policy import RetryPolicy
+from agentflow.definition.reducers import REDUCERS, register
 from agentflow.engine import compile_graph
-from agentflow.engine.reducers import REDUCERS, register
 from agentflow.engine.shared_state import SharedState, Writes
 from agentflow.events import catalogue as ev
 from tests.unit.engine.driver import Fault

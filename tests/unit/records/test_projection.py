@@ -86,6 +86,8 @@ def engine_view(state: RunState) -> dict[str, Any]:
         ),
         "outputs": [(o.step_id, o.activation, o.kind, o.index, o.value) for o in outputs_of(state)],
         "result": live_result(state, state.last_ts),
+        "shared": state.shared.values,
+        "private": state.shared.private,
     }
 
 
@@ -114,6 +116,8 @@ def shown(projection: RunProjection) -> dict[str, Any]:
         "times": (record.created_at, record.started_at, record.ended_at, record.updated_at),
         "outputs": [(o.step_id, o.activation, o.kind, o.index, o.value) for o in state.outputs],
         "result": result_of(record, () if record.ended_at else tuple(asked)),
+        "shared": state.shared,
+        "private": state.private,
     }
 
 
