@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from agentflow.definition.conversation import ToolSchema, Usage, dollars_for
 from agentflow.definition.diagnostics import Diagnostic
@@ -71,6 +72,8 @@ class ModelTerms(msgspec.Struct, frozen=True, kw_only=True):
     message_overhead_tokens: int = 8
     tool_overhead_tokens: int = 32
     count_tokens: Callable[[str], int] | None = None
+    image_tokens: int | UnsetType = UNSET
+    """Left out of a model that takes no images."""
 
     def worst_cost(self, input_tokens: int, output_tokens: int) -> float | None:
         """Return the highest price of so many tokens in US dollars; None if a price is unknown."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import msgspec
+from msgspec import UNSET
 
 from agentflow.definition.conversation import Message, ToolSchema, Usage
 from agentflow.definition.failure import ErrorInfo
@@ -142,6 +143,8 @@ def _message(message: Message, terms: ModelTerms) -> int:
         bound += terms.message_overhead_tokens + _count(text, terms)
     for part in message.reasoning:
         bound += _count(_json(part.data), terms)
+    if message.media and terms.image_tokens is not UNSET:
+        bound += len(message.media) * terms.image_tokens
     return bound
 
 

@@ -245,7 +245,7 @@ class StreamedProvider(ABC):
     async def _receive(
         self, request: ModelRequest, names: FunctionNames, answer: StreamedAnswer
     ) -> tuple[ReportedLimit, ...]:
-        body = self._encode(request, names)
+        body = self._encode(self.profile(request.model).without_refused_media(request), names)
         limits: tuple[ReportedLimit, ...] = ()
         now = asyncio.get_running_loop().time
         reported_at = now()

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import msgspec
+from msgspec import UNSET
 
 from agentflow.definition.bound_nodes import BoundNode, bound_nodes
 from agentflow.definition.diagnostics import Diagnostic, did_you_mean
@@ -555,6 +556,7 @@ def terms_of_profile(profile: ModelProfile) -> ModelTerms:
         message_overhead_tokens=profile.message_overhead_tokens,
         tool_overhead_tokens=profile.tool_overhead_tokens,
         count_tokens=profile.count_tokens,
+        image_tokens=profile.image_tokens if profile.media else UNSET,
     )
 
 

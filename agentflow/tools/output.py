@@ -13,6 +13,7 @@ import msgspec
 
 from agentflow import known_secrets
 from agentflow.definition.redaction import redact
+from agentflow.tools.media import media_block
 from agentflow.tools.tool import Tool, ToolError
 
 __all__ = ["Unwritable", "breaches", "checked_output", "progress_value", "to_json"]
@@ -26,6 +27,8 @@ async def checked_output(tool: Tool, result: Any) -> Any:
     Raises ToolError (`invalid_tool_output`): no JSON, over `max_output_bytes`, or in breach of
     `output_schema`.
     """
+    if isinstance(result, bytes | bytearray | memoryview):
+        result = media_block(bytes(result))
     try:
         value, size = to_json(result)
     except Unwritable as error:

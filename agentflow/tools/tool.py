@@ -210,7 +210,7 @@ class Tool:
     private: bool = False
     approval: bool = False
     declared: bool = False
-    max_output_bytes: int = 1 << 20
+    max_output_bytes: int = 4 << 20
     name: str = field(init=False)
     schema_hash: str = field(init=False)
 

@@ -214,7 +214,7 @@ async def test_results_of_every_kind(tmp_path: Path) -> None:
             {"type": "text", "text": "hi"},
         ]
         for what, category, code, message in (
-            ("large", "tool", "invalid_tool_output", "the limit is 1,048,576"),
+            ("large", "tool", "invalid_tool_output", "the limit is 4,194,304"),
             ("wrong", "tool", "invalid_tool_output", "content"),
             ("refuse", "invalid_input", "invalid_tool_input", "n is refused"),
             ("break", "tool", "tool_execution_failed", "it broke"),
