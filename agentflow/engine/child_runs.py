@@ -38,6 +38,7 @@ __all__ = [
     "child_id_of",
     "child_request",
     "depth_error",
+    "left_of_budgets",
     "open_children",
     "report_of",
     "reported",
@@ -138,7 +139,7 @@ def child_request(state: RunState, key: str) -> ChildRequest | None:
             workflow_id=state.workflow_id, step_id=activation.node.id, offset=activation.first_offset
         ),
         options=options,
-        budget=_left(state, activation),
+        budget=left_of_budgets(state, activation),
         deadline=None if due is None else iso(due),
         attempt=activation.attempt,
     )
@@ -171,8 +172,8 @@ def _max_depth(state: RunState) -> int:
     return min(limits)
 
 
-def _left(state: RunState, activation: Activation) -> dict[str, Any]:
-    """Return what is left of the budgets of the run and of the step: the child draws on both."""
+def left_of_budgets(state: RunState, activation: Activation) -> dict[str, Any]:
+    """Return what is left of the budgets of the run and of the step; a child run draws on both."""
     found: dict[str, Any] = {}
     step = activation.node.id
     own = used_of(state.step_usage[step]) if step in state.step_usage else {}

@@ -573,6 +573,8 @@ class RunFold:
         is_over = isinstance(data, ev.ToolCallCompleted) or not data.will_retry
         if data.replayed is not UNSET and is_over:  # nothing was called
             self._usage = msgspec.structs.replace(self._usage, tool_calls=self._usage.tool_calls - 1)
+        if data.usage is not UNSET:
+            self._usage = add_usage(self._usage, data.usage)
         if isinstance(data, ev.ToolCallFailed):
             self._interrupted(data.error, ts)
 

@@ -19,6 +19,9 @@ from agentflow.tools.tool import Tool, ToolError
 __all__ = ["Unwritable", "breaches", "checked_output", "progress_value", "to_json"]
 
 
+_BINARY = (bytes, bytearray, memoryview)
+
+
 async def checked_output(tool: Tool, result: Any) -> Any:
     """Return the result of a function as an event may hold it: JSON-able builtins, of a sensitive function
     without what stands under the keys of secrets and without known secrets. What takes long to judge by
@@ -27,8 +30,8 @@ async def checked_output(tool: Tool, result: Any) -> Any:
     Raises ToolError (`invalid_tool_output`): no JSON, over `max_output_bytes`, or in breach of
     `output_schema`.
     """
-    if isinstance(result, bytes | bytearray | memoryview):
-        result = media_block(bytes(result))
+    if isinstance(result, _BINARY):
+        result = media_block(bytes(cast("bytes", result)))
     try:
         value, size = to_json(result)
     except Unwritable as error:

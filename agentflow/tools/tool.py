@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import Category, ErrorInfo
 from agentflow.definition.ir import ServiceSpec, canonical_json
 from agentflow.errors import AgentflowError
@@ -59,13 +60,14 @@ class CallSignals:
     """What passes between a call and whoever makes it while it is under way. `deadline` in microseconds of
     the wall clock; `show` is given each value of progress with its number, counted from 0."""
 
-    __slots__ = ("cancelled", "deadline", "show", "shown")
+    __slots__ = ("cancelled", "deadline", "show", "shown", "usage")
 
     def __init__(self, deadline: int | None = None, show: Callable[[int, Any], None] | None = None) -> None:
         self.cancelled = False
         self.deadline = deadline
         self.show = show
         self.shown = 0
+        self.usage: Usage | msgspec.UnsetType = msgspec.UNSET  # of the run that the call began
 
 
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):

@@ -64,13 +64,13 @@ def _content_blocks(output: Any) -> list[dict[str, Any]]:
     """Return the blocks of a result that consists of such and has a binary one; empty for any other."""
     if not isinstance(output, dict | list):
         return []
-    blocks = cast("list[Any]", output) if isinstance(output, list) else [output]
+    blocks: list[Any] = cast("list[Any]", output) if isinstance(output, list) else [output]
     binary = False
     for block in blocks:
-        if not isinstance(block, dict) or block.get("type") not in _BLOCKS:
+        if not isinstance(block, dict) or cast("dict[str, Any]", block).get("type") not in _BLOCKS:
             return []
         binary = binary or _part(cast("dict[str, Any]", block)) is not None
-    return cast("list[dict[str, Any]]", blocks) if binary else []
+    return blocks if binary else []
 
 
 def _part(block: dict[str, Any]) -> MediaPart | None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import UNSET
+
 from agentflow.engine.folds.common import (
     open_call,
     record_of,
     settle_tool,
+    use,
     use_tool,
     wake,
     was_away,
@@ -64,6 +67,8 @@ def _tool_completed(state: RunState, data: ev.ToolCallCompleted, offset: int, ts
     assert record is not None
     record.state, record.executed = "done", True
     record.output, record.output_size = data.output, data.output_size
+    if data.usage is not UNSET:
+        use(state, activation, data.usage)
     activation.interruptions = 0
     if state.pipeline is not None and record.info is not None:
         state.pipeline.note_call(activation, record, offset)
@@ -76,6 +81,8 @@ def _tool_failed(state: RunState, data: ev.ToolCallFailed, offset: int, ts: int)
     record = record_of(activation, data.tool_call_id)
     assert record is not None
     record.error, record.executed, record.outcome = data.error, data.executed, data.outcome
+    if data.usage is not UNSET:
+        use(state, activation, data.usage)
     if data.error.category == "interrupted":
         was_away(state, activation, data.error, ts)
     if data.will_retry:

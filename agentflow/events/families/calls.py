@@ -221,7 +221,7 @@ class ToolCallStarted(ToolEvent, frozen=True, kw_only=True):
 
 
 class ToolCallCompleted(ToolEvent, frozen=True, kw_only=True):
-    """The tool answered; never executed again."""
+    """The tool answered; never executed again. `usage` is that of the run which the call began."""
 
     EVENT_TYPE: ClassVar[str] = "tool.call_completed"
 
@@ -230,6 +230,7 @@ class ToolCallCompleted(ToolEvent, frozen=True, kw_only=True):
     status: Literal["success", "success_no_data"]
     output: Any
     output_size: int
+    usage: Usage | UnsetType = UNSET
 
 
 class ToolCallFailed(ToolEvent, frozen=True, kw_only=True):
@@ -243,6 +244,7 @@ class ToolCallFailed(ToolEvent, frozen=True, kw_only=True):
     executed: bool
     outcome: Literal["not_started", "failed", "unknown"]
     will_retry: bool
+    usage: Usage | UnsetType = UNSET
 
 
 class Binding(msgspec.Struct, frozen=True, kw_only=True):
