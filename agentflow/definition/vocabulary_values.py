@@ -236,6 +236,9 @@ SERVICE = Shape(
             ArrayOf(Text()),
             "The only functions that are offered: names, patterns as repos/*, and for openapi tag:NAME.",
         ),
+        "search": Field(
+            FLAG, "Whether its functions are offered only when find_functions has found them.", False
+        ),
         "functions": _FUNCTIONS,
         "send_context": Field(FLAG, "Whether functions are given the agent's context.", True),
     },

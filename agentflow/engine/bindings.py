@@ -6,7 +6,7 @@ call may be repeated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
@@ -51,6 +51,8 @@ class ToolInfo(msgspec.Struct, frozen=True, kw_only=True):
     approval: bool = False
     implied: bool = False
     needs_approval: bool = False
+    searched: bool | UnsetType = UNSET
+    """True if it is offered only once the model has found it."""
 
     @property
     def safe(self) -> bool:
@@ -99,12 +101,16 @@ class StepBinding(msgspec.Struct, frozen=True, kw_only=True):
     terms: dict[str, ModelTerms] = {}
     tools: dict[str, ToolInfo] = {}
 
-    @property
-    def schemas(self) -> tuple[ToolSchema, ...]:
-        """The functions as a model sees them."""
+    def offered(self, found: Collection[str] = ()) -> Iterable[ToolInfo]:
+        """Return the functions that a model is offered that has found these."""
+        tools = self.tools.values()
+        return [tool for tool in tools if tool.searched is UNSET or tool.name in found]
+
+    def schemas(self, found: Collection[str] = ()) -> tuple[ToolSchema, ...]:
+        """Return those functions as a model sees them."""
         return tuple(
             ToolSchema(name=t.name, description=t.description, input_schema=t.input_schema)
-            for t in self.tools.values()
+            for t in self.offered(found)
         )
 
 

@@ -70,6 +70,8 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """US dollars per million tokens written to the provider's cache; as input when unknown."""
     media: tuple[str, ...] = ()
     """Media types of images that the model takes as results of functions; others are described in a line."""
+    max_functions: int | None = None
+    """How many functions one request may offer; None is no known limit."""
     image_tokens: int = 8_192
     """Upper bound of the input tokens that one image counts."""
 
@@ -94,6 +96,8 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             return "cannot call functions"
         if functions > 1 and self.tools == "single":
             return "takes one function"
+        if self.max_functions is not None and functions > self.max_functions:
+            return f"takes {self.max_functions:,} functions"
         if json_schema and not self.json_schema:
             return "cannot answer by a schema"
         return None

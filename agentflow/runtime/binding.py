@@ -24,6 +24,7 @@ from agentflow.definition.ir import AgentSpec, FunctionRef, ModelRef, Workflow, 
 from agentflow.definition.kinds import kind_of
 from agentflow.definition.node import WORKER_PREFIX, WORKERS, Needed, ToolDeclaration
 from agentflow.engine import Bindings, BoundGraph, ModelTerms, StepBinding, ToolInfo
+from agentflow.engine.agents.function_search import FIND_FUNCTIONS, MAX_FOUND, search_tool
 from agentflow.engine.agents.handoffs import handoff_tools
 from agentflow.engine.effect_replay import Policy, Recording
 from agentflow.engine.reducers import REDUCERS
@@ -341,7 +342,9 @@ class _Binder:
         refs = self._models(node.id, spec, node.agent_place, is_pool=node.binds.agent_is_pool)
         self._check_capability(node, spec, refs, tools)
         terms = {ref.name: terms_of_profile(self.models.profile(ref)) for ref in refs}
-        offered = {**tools, **handoff_tools(spec)}
+        hidden = sum(tool.searched is True for tool in tools.values())
+        searching = {FIND_FUNCTIONS: search_tool(hidden)} if hidden else {}
+        offered = {**tools, **searching, **handoff_tools(spec)}
         self.bound.steps[node.id] = StepBinding(models=refs, tools=offered, terms=terms)
         self.bound.grants[node.id] = [f"{t.service}.{t.function}" for t in tools.values()]
         if node.spec.cache is not None:
@@ -445,13 +448,19 @@ class _Binder:
     ) -> None:
         if node.binds.agent_is_pool:
             return
+        hidden = sum(tool.searched is True for tool in tools.values())
+        count = len(tools) - hidden + (1 + min(hidden, MAX_FOUND) if hidden else 0)
         for ref in refs:
             profile = self.models.profile(ref)
-            lacks = profile.lacks(functions=len(tools), json_schema=spec.output_schema is not None)
+            lacks = profile.lacks(functions=count, json_schema=spec.output_schema is not None)
             if lacks is None:
                 continue
-            offered = f', "{node.id}" attaches {len(tools)}' if len(tools) != 1 else f', step "{node.id}"'
-            hint = "attach one function, or choose another model" if tools else "choose another model"
+            offered = f', "{node.id}" attaches {count:,}' if count != 1 else f', step "{node.id}"'
+            hint = "choose another model"
+            if profile.max_functions is not None and count > profile.max_functions:
+                hint = "name fewer in `include`, or declare the service with `search: true`"
+            elif tools:
+                hint = "attach one function, or choose another model"
             self._report("E_MODEL_CAPABILITY", f"{ref.name} {lacks}{offered}", node.functions_place, hint)
 
     def _functions(self, node: BoundNode, spec: AgentSpec) -> dict[str, ToolInfo]:
@@ -478,7 +487,12 @@ class _Binder:
         infos = (
             _declared(_info(t, implied=granted[t] and _changes(t), asks=asks), declared.get(t)) for t in tools
         )
-        return {info.name: info for info in infos}
+        found = {info.name: info for info in infos}
+        for name, info in found.items():
+            service = self.registry.services.get(info.service)
+            if service is not None and service.spec.options.get("search") is True:
+                found[name] = msgspec.structs.replace(info, searched=True)
+        return found
 
     def _resolve_ref(self, ref: FunctionRef, node: BoundNode, index: int) -> list[Tool]:
         found, problems = self.registry.resolve(ref)

@@ -55,9 +55,7 @@ def initialize(state: RunState, activation: Activation, prompt: str, data: Any, 
                     step_index=activation.node.index, previous_agent=activation.node.previous_agent
                 ),
             ),
-            tools=tuple(
-                ev.ToolDigest(name=t.name, schema_hash=t.schema_hash) for t in binding.tools.values()
-            ),
+            tools=tuple(ev.ToolDigest(name=t.name, schema_hash=t.schema_hash) for t in binding.offered()),
         )
     ]
 

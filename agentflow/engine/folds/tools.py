@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import UNSET
 
+from agentflow.engine.agents.function_search import is_search, merge_found
 from agentflow.engine.folds.common import (
     open_call,
     record_of,
@@ -69,6 +70,8 @@ def _tool_completed(state: RunState, data: ev.ToolCallCompleted, offset: int, ts
     record.output, record.output_size = data.output, data.output_size
     if data.usage is not UNSET:
         use(state, activation, data.usage)
+    if activation.agent is not None and is_search(record.info):
+        activation.agent.found = merge_found(activation.agent.found, data.output)
     activation.interruptions = 0
     if state.pipeline is not None and record.info is not None:
         state.pipeline.note_call(activation, record, offset)
