@@ -76,6 +76,8 @@ class ModelTerms(msgspec.Struct, frozen=True, kw_only=True):
     count_tokens: Callable[[str], int] | None = None
     image_tokens: int | UnsetType = UNSET
     """Left out of a model that takes no images."""
+    server: str | UnsetType = UNSET
+    """Host and port of the provider's server."""
 
     def worst_cost(self, input_tokens: int, output_tokens: int) -> float | None:
         """Return the highest price of so many tokens in US dollars; None if a price is unknown."""

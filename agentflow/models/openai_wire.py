@@ -38,6 +38,7 @@ _Count = int | float | None
 
 class _Details(msgspec.Struct):
     cached_tokens: _Count = None
+    cache_write_tokens: _Count = None
     reasoning_tokens: _Count = None
 
 
@@ -163,6 +164,7 @@ def usage_of(wire: WireUsage | None) -> Usage:
         input_tokens=token_count(wire.prompt_tokens),
         output_tokens=token_count(wire.completion_tokens),
         cache_read_input_tokens=token_count(wire.prompt_cache_hit_tokens if cached is None else cached),
+        cache_creation_input_tokens=token_count(details.cache_write_tokens if details else None),
         reasoning_output_tokens=token_count(written.reasoning_tokens if written else None),
         model_calls=1,
     )

@@ -29,7 +29,7 @@ from agentflow.engine.agents.handoffs import handoff_tools
 from agentflow.engine.effect_replay import Policy, Recording
 from agentflow.engine.reducers import REDUCERS
 from agentflow.executors.callables import NO_CALLABLES, Callables
-from agentflow.models import ModelProfile, ModelResolutionError, Models
+from agentflow.models import ModelResolutionError, Models
 from agentflow.models.llm_executor import ExecutorModels
 from agentflow.models.parameters import parameter_problems
 from agentflow.runtime.adapters import import_adapters
@@ -341,7 +341,7 @@ class _Binder:
         tools = self._functions(node, spec)
         refs = self._models(node.id, spec, node.agent_place, is_pool=node.binds.agent_is_pool)
         self._check_capability(node, spec, refs, tools)
-        terms = {ref.name: terms_of_profile(self.models.profile(ref)) for ref in refs}
+        terms = {ref.name: terms_of(self.models, ref) for ref in refs}
         hidden = sum(tool.searched is True for tool in tools.values())
         searching = {FIND_FUNCTIONS: search_tool(hidden)} if hidden else {}
         offered = {**tools, **searching, **handoff_tools(spec)}
@@ -557,8 +557,9 @@ _WORKER_HINT = (
 )
 
 
-def terms_of_profile(profile: ModelProfile) -> ModelTerms:
-    """Return what bounds the calls of a model with this profile."""
+def terms_of(models: Models, ref: ModelRef) -> ModelTerms:
+    """Return what bounds the calls of a model, by its profile, and where its server is."""
+    profile, address = models.profile(ref), getattr(models.provider(ref), "address", None)
     return ModelTerms(
         context_tokens=profile.context_tokens,
         max_output_tokens=profile.max_output_tokens,
@@ -571,6 +572,7 @@ def terms_of_profile(profile: ModelProfile) -> ModelTerms:
         tool_overhead_tokens=profile.tool_overhead_tokens,
         count_tokens=profile.count_tokens,
         image_tokens=profile.image_tokens if profile.media else UNSET,
+        server=address if isinstance(address, str) and address else UNSET,
     )
 
 

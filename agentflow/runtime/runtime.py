@@ -205,7 +205,10 @@ class Runtime(ChildRunCommands):
             system.on_shutdown("flush_log", self._bus.close)
             if telemetry is not None:
                 await telemetry.start(
-                    log, depths=partial(mailbox_depths, system), letters=partial(dead_letters, system)
+                    log,
+                    depths=partial(mailbox_depths, system),
+                    letters=partial(dead_letters, system),
+                    describe=self._describe,
                 )
             await self._registry.start(system, self._bus)
             if self._recovers:
@@ -354,6 +357,12 @@ class Runtime(ChildRunCommands):
         from agentflow.runtime.graph_calls import DeclaredWorkflows
 
         return DeclaredWorkflows(name, spec, folder, trusted, self._calls_of_graphs())
+
+    def _describe(self, service: str, name: str) -> str | None:
+        """Return the description of a function that this process knows, by the name that models see."""
+        known = self.registry.services.get(service) or self._pools.loader.find(service)
+        tool = None if known is None else known.tools.get(name.removeprefix(f"{service}__"))
+        return None if tool is None else tool.description
 
     def _attach_workflows(self) -> None:
         """Bind the registered services of workflows to this Runtime, whose runs their calls begin."""

@@ -106,6 +106,11 @@ class ServiceLoader:
         await self._forget()
         return Loaded(service, [])
 
+    def find(self, name: str) -> Service | None:
+        """Return a service of this name that is kept: the one that was opened last."""
+        found = (service for service in reversed(self._kept.values()) if service.name == name)
+        return next(found, None)
+
     async def _forget(self) -> None:
         while len(self._kept) > _MOST_KEPT:
             _, forgotten = self._kept.popitem(last=False)

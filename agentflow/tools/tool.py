@@ -18,6 +18,7 @@ from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import Category, ErrorInfo
 from agentflow.definition.ir import ServiceSpec, canonical_json
 from agentflow.errors import AgentflowError
+from agentflow.logs import get_logger
 
 __all__ = [
     "CallReport",
@@ -143,11 +144,10 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def logger(self) -> Any:
-        """A structlog logger that names run, step and call in each record."""
-        import structlog
-
-        logger = structlog.get_logger("agentflow.function")
-        return logger.bind(workflow_id=self.workflow_id, step_id=self.step_id, call_id=self.call_id)
+        """A structlog logger over the standard `agentflow.function`, which names run, step and call."""
+        return get_logger("agentflow.function").bind(
+            workflow_id=self.workflow_id, step_id=self.step_id, call_id=self.call_id
+        )
 
 
 class ToolError(AgentflowError):

@@ -188,6 +188,7 @@ def _call_started(
         messages=new,
         request_hash=_request_hash(progress.digest, ref, parameters, new),
         reserved=ev.Reserved(tokens=need.tokens(output), cost_usd=need.cost(output)),
+        server=need.terms.server,
     )
 
 

@@ -159,7 +159,7 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True):
 
 class ModelCallStarted(ModelEvent, frozen=True, kw_only=True):
     """A request is about to be sent. `messages` holds only those new since the context's previous call,
-    `messages_from` the index of the first of them."""
+    `messages_from` the index of the first of them. `server` is host and port of a provider that has one."""
 
     EVENT_TYPE: ClassVar[str] = "model.call_started"
 
@@ -171,6 +171,7 @@ class ModelCallStarted(ModelEvent, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
     request_hash: str
     reserved: Reserved
+    server: str | UnsetType = UNSET
 
 
 class ModelCallCompleted(ModelEvent, frozen=True, kw_only=True):

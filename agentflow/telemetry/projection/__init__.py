@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.tracing import SpanContext
 from agentflow.logs import get_logger
+from agentflow.telemetry.facts import NO_FACTS, Facts
 from agentflow.telemetry.projection.run_spans import RunSpans
 from agentflow.telemetry.span import Limits, Span
 
@@ -22,10 +23,11 @@ def project(
     *,
     capture: bool = False,
     origin: SpanContext | None = None,
+    facts: Facts = NO_FACTS,
 ) -> tuple[list[Span], RunSpans]:
     """Return the ended spans of a log or of a part from its beginning, and the fold, which knows of open
     ones."""
-    fold = RunSpans(workflow_id, limits, capture=capture, origin=origin)
+    fold = RunSpans(workflow_id, limits, capture=capture, origin=origin, facts=facts)
     spans: list[Span] = []
     for event in events:
         spans += fold.take(event)

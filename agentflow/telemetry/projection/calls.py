@@ -12,12 +12,14 @@ from agentflow.events.envelope import Trace
 from agentflow.telemetry import content
 from agentflow.telemetry import conventions as c
 from agentflow.telemetry.projection.scope import scope_of, unit_of
-from agentflow.telemetry.span import Relation
+from agentflow.telemetry.span import Relation, cut
 
 if TYPE_CHECKING:
     from agentflow.telemetry.projection.run_spans import RunSpans
 
 __all__ = ["MOVES"]
+
+_DESCRIPTION_LENGTH = 1_024
 
 
 def _model_started(
@@ -31,8 +33,12 @@ def _model_started(
         c.REQUEST_MODEL: data.model,
         c.TURN: data.turn,
         **c.request_attributes(data.parameters),
+        **spans.facts.model_call(data.step_id),
         **scope_of(data),
     }
+    if data.server is not UNSET:
+        attributes |= c.server_attributes(data.server)
+        attributes[c.REQUEST_STREAM] = True  # as all adapters over HTTP do
     if data.agent_name is not None:
         attributes[c.AGENT_NAME] = data.agent_name
     if agent is not None:
@@ -101,11 +107,17 @@ def _tool_started(
     }
     if data.agent_name is not None:
         attributes[c.AGENT_NAME] = data.agent_name
-    if data.service is not UNSET:
-        attributes[c.SERVICE] = data.service
+    service = None if data.service is UNSET else data.service
+    if service is not None:
+        attributes[c.SERVICE] = service
+    about = spans.facts.tool_call(service, data.tool_name, spans.describe)
+    if c.TOOL_DESCRIPTION in about:
+        about[c.TOOL_DESCRIPTION] = cut(about[c.TOOL_DESCRIPTION], _DESCRIPTION_LENGTH)
+    attributes |= about
+    kind = "client" if c.MCP_METHOD in about else "internal"
     if spans.shows_tools:
         attributes[c.TOOL_ARGUMENTS] = content.text(data.parameters)
-    span = spans.begin(f"{c.EXECUTE_TOOL} {data.tool_name}", trace, ts, offset, attributes)
+    span = spans.begin(f"{c.EXECUTE_TOOL} {data.tool_name}", trace, ts, offset, attributes, kind=kind)
     spans.link(span, spans.failed_tools.pop(call_id, None), "retry")
     spans.calls[call_id] = span
 

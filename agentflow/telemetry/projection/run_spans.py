@@ -15,6 +15,7 @@ from agentflow.events import catalogue as ev
 from agentflow.events.envelope import SCHEMA_VERSION, Event, StoredEvent, Trace, decode
 from agentflow.events.tracing import RunTracer, SpanContext, TraceParent
 from agentflow.telemetry import conventions as c
+from agentflow.telemetry.facts import NO_FACTS, Describe, Facts
 from agentflow.telemetry.projection.agents import OpenAgent
 from agentflow.telemetry.projection.moves import MOVES
 from agentflow.telemetry.projection.notes import NOTES, note_attributes
@@ -38,7 +39,9 @@ class RunSpans:
         "agents",
         "calls",
         "capture",
+        "describe",
         "done",
+        "facts",
         "failed_tools",
         "input_type",
         "last_agents",
@@ -59,8 +62,17 @@ class RunSpans:
     )
 
     def __init__(
-        self, workflow_id: str, limits: Limits, *, capture: bool = False, origin: SpanContext | None = None
+        self,
+        workflow_id: str,
+        limits: Limits,
+        *,
+        capture: bool = False,
+        origin: SpanContext | None = None,
+        facts: Facts = NO_FACTS,
+        describe: Describe | None = None,
     ) -> None:
+        self.facts = facts
+        self.describe = describe
         self.workflow_id = workflow_id
         self.next_offset = 0
         self.schema_version = SCHEMA_VERSION
