@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from agentflow import Runtime, Service, function
-from agentflow.definition.conversation import Message
-from agentflow.definition.ir import canonical_json
+from agentflow.definition.conversation import Message, ToolCall
+from agentflow.engine.agents.progress import ToolRecord
+from agentflow.engine.agents.tool_messages import tool_message
 from agentflow.events.memory import MemoryLog
 from agentflow.models import ModelProfile, Models
 from agentflow.testing import ScriptedModel
@@ -125,9 +126,18 @@ async def test_a_large_result_is_in_the_log_and_the_model_gets_its_head_and_a_re
     assert head == msgspec.json.encode(whole).decode()[: len(head)]
     assert 10_000 < len(head) < 20_000
     reference = json.loads(note[note.index("{") : note.rindex("}") + 1])
-    body = canonical_json(whole)
+    body = msgspec.json.encode(whole)
     digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
     assert reference == {"$blob": digest, "size": len(body), "type": "json"}
+
+
+def test_the_reference_is_to_the_innermost_large_values() -> None:
+    large = "x" * 300_000
+    record = ToolRecord(ToolCall(id="call_1", name="f", arguments="{}"), "f")
+    record.state, record.output = "done", {"a": {"b": large}, "c": 1, "d": [large]}
+    body = msgspec.json.encode(large)
+    told = tool_message(record).content
+    assert told.count(f"sha256:{hashlib.sha256(body).hexdigest()}") == 2
 
 
 async def test_a_result_below_the_limit_is_told_whole() -> None:

@@ -4,7 +4,10 @@ error. Pure."""
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any, Final, cast
+
+import msgspec
 
 from agentflow.definition.conversation import MediaPart, Message
 from agentflow.definition.ir import canonical_json
@@ -51,10 +54,26 @@ def _size(text: str) -> int:
 
 
 def _head(content: str, record: ToolRecord) -> str:
-    body = canonical_json(record.output)
-    reference = {"$blob": f"sha256:{hashlib.sha256(body).hexdigest()}", "size": len(body), "type": "json"}
-    shown = f"the first {_HEAD_CHARS:,} of {len(content):,} characters; the whole result is "
-    return f"{content[:_HEAD_CHARS]}\n[{shown}{canonical_json(reference).decode()}]"
+    names = [
+        {"$blob": f"sha256:{hashlib.sha256(body).hexdigest()}", "size": len(body), "type": "json"}
+        for body in _large_values(record.output)
+    ]
+    shown = f"the first {_HEAD_CHARS:,} of {len(content):,} characters; the rest is in "
+    said = " ".join(canonical_json(name).decode() for name in names) or f"call {record.call.id}"
+    return f"{content[:_HEAD_CHARS]}\n[{shown}{said}]"
+
+
+def _large_values(value: Any) -> list[bytes]:
+    """Return the JSON of the values that the log stores as blobs: above the limit, the innermost ones."""
+    body = msgspec.json.encode(value)
+    if len(body) <= MAX_RESULT_BYTES:
+        return []
+    members: Iterable[Any] = ()
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value).values()
+    elif isinstance(value, list):
+        members = cast("list[Any]", value)
+    return [inner for member in members for inner in _large_values(member)] or [body]
 
 
 # -- content blocks -------------------------------------------------------------------------------
