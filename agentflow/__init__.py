@@ -113,6 +113,7 @@ if TYPE_CHECKING:
         replay_trace,
     )
     from agentflow.runtime import RunHandle, RunRecord, RunResult, Runtime
+    from agentflow.runtime.graph_calls import WorkflowService
     from agentflow.tools import Service, ToolContext, function
     from agentflow.tools.tool_executor import ToolExecutor, ToolNotFound, ToolRequest
 
@@ -195,6 +196,7 @@ __all__ = [
     "WorkflowOutputEvent",
     "WorkflowRunResult",
     "WorkflowRuntime",
+    "WorkflowService",
     "WorkflowStartedEvent",
     "WorkflowStatusEvent",
     "WorkflowTrace",
@@ -301,6 +303,7 @@ _HOMES = {
     "WorkflowOutputEvent": "graphs",
     "WorkflowRunResult": "graphs",
     "WorkflowRuntime": "graphs.node_runtime",
+    "WorkflowService": "runtime.graph_calls",
     "WorkflowStartedEvent": "graphs",
     "WorkflowStatusEvent": "graphs",
     "WorkflowTrace": "records.trace",

@@ -17,7 +17,7 @@ from typing import Any, TextIO, cast
 
 from agentflow.errors import ConfigurationError
 
-__all__ = ["LEVEL_VARIABLE", "configure", "get_logger", "load", "redact", "redacted"]
+__all__ = ["LEVEL_VARIABLE", "configure", "get_logger", "load", "redact", "redacted", "span_of_work"]
 
 LEVEL_VARIABLE = "AGENTFLOW_LOG_LEVEL"
 
@@ -156,16 +156,23 @@ class _Stderr(logging.StreamHandler[TextIO]):
 
 
 def _add_run(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Name the run that is worked for; looked up only if tracing is loaded, else there is no run."""
+    """Name the run that is worked for."""
+    span = span_of_work()
+    if span is not None:
+        event.setdefault("workflow_id", span.workflow_id)
+        event.setdefault("trace_id", span.trace_id)
+    return event
+
+
+def span_of_work() -> Any:
+    """Return the SpanContext of the call or of the run that is worked for; None if there is none. Looked up
+    only if tracing is loaded, else there is no run."""
     tracing, actors = sys.modules.get("agentflow.events.tracing"), sys.modules.get("actors.trace")
     span = None if tracing is None else tracing.current()
     if span is None and tracing is not None and actors is not None:
         carried = actors.current_trace()
         span = carried if isinstance(carried, tracing.SpanContext) else None
-    if span is not None:
-        event.setdefault("workflow_id", span.workflow_id)
-        event.setdefault("trace_id", span.trace_id)
-    return event
+    return span
 
 
 REDACTED = "[redacted]"

@@ -17,6 +17,7 @@ import msgspec
 from mcp.server.context import CallNext, ServerRequestContext
 from mcp.server.lowlevel import Server
 
+from agentflow.definition.call_schema import input_of_call, input_schema
 from agentflow.errors import AgentflowError, ConfigurationError
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import decode
@@ -29,37 +30,14 @@ if TYPE_CHECKING:
 
     Submitted = tuple[Definition, Any]
 
-__all__ = ["WorkflowTools", "input_schema"]
+__all__ = ["WorkflowTools"]
 
-_INPUT = "input"
 _STEPS = ("workflow.step_started", "workflow.step_completed", "workflow.step_failed", "workflow.step_skipped")
 _FOLLOWED = (
     *_STEPS,
     *(f"workflow.{name}" for name in ("waiting", "paused", "completed", "failed", "cancelled")),
 )
 _ENDS = frozenset({"workflow.step_completed", "workflow.step_failed", "workflow.step_skipped"})
-
-
-def input_schema(definition: Definition) -> dict[str, Any]:
-    """Return the JSON Schema of the arguments of a call. An input that is no object is their member
-    `input`."""
-    workflow, needs = definition.workflow, definition.inputs
-    whole = workflow.input_schema
-    if isinstance(whole, dict) and whole.get("type") == "object":
-        return whole
-    if not needs.named:
-        return {"type": "object", "properties": {_INPUT: True if whole is None else whole}}
-    schemas: dict[str, Any] = {name: {} for name in needs.known}
-    for name, spec in (workflow.inputs or {}).items():
-        about = {} if spec.description is None else {"description": spec.description}
-        about |= {"default": spec.default} if spec.has_default else {}
-        schemas[name] = {**spec.schema, **about} if isinstance(spec.schema, dict) else about
-    return {
-        "type": "object",
-        "properties": schemas,
-        "required": [one.name for one in needs.required],
-        "additionalProperties": needs.open,
-    }
 
 
 class WorkflowTools:
@@ -120,9 +98,7 @@ class WorkflowTools:
             known = ", ".join(self._subjects)
             return _failed(f"there is no tool {params.name}; there are {known}")
         definition, subject = self._subjects[params.name]
-        given: Any = params.arguments or {}
-        if not definition.inputs.named and input_schema(definition).get("properties", {}).keys() == {_INPUT}:
-            given = given.get(_INPUT)
+        given = input_of_call(definition, params.arguments or {})
         try:
             run_id = await self._target.submit(subject, given)
         except AgentflowError as error:

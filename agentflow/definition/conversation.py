@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 __all__ = [
     "NO_USAGE",
+    "MediaPart",
     "Message",
     "ReasoningPart",
     "ToolCall",
@@ -43,10 +44,18 @@ class ReasoningPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     data: Any
 
 
+class MediaPart(msgspec.Struct, frozen=True, kw_only=True):
+    """An image that a function returned. `data` is base64."""
+
+    media_type: str
+    data: str
+
+
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One turn of a conversation. A `tool` message answers the call `tool_call_id`.
 
-    `reasoning` is of an assistant's turn; no other agent and no step sees it.
+    `reasoning` is of an assistant's turn; no other agent and no step sees it. `media` goes to models whose
+    profile takes its type; `content` has a line about each, which is all that other models get.
     """
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -55,6 +64,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tool_call_id: str | None = None
     name: str | None = None
     reasoning: tuple[ReasoningPart, ...] = ()
+    media: tuple[MediaPart, ...] = ()
 
     def reasoning_for(self, provider: str, format: str) -> list[Any]:
         """Return the data of the parts that this provider wrote, in their order."""

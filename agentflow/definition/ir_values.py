@@ -29,7 +29,7 @@ _COUNTS = (
     "scheduler_max_in_flight",
     "max_expression_scope_bytes",
 )
-_SERVICES = ("http", "mcp", "openapi", "python")
+_SERVICES = ("http", "mcp", "openapi", "python", "workflow")
 
 
 def check_values(

@@ -226,13 +226,18 @@ SERVICE = Shape(
     "service",
     {
         "type": Field(
-            Enum(("python", "mcp", "openapi", "http")), "What the functions come from.", required=True
+            Enum(("python", "mcp", "openapi", "http", "workflow")),
+            "What the functions come from.",
+            required=True,
         ),
         "timeout": Field(Duration(), f"How long one call may take. {_DURATION_HELP}", "60s"),
         "max_concurrency": Field(COUNT, "How many calls may be open at once.", 8),
         "include": Field(
             ArrayOf(Text()),
             "The only functions that are offered: names, patterns as repos/*, and for openapi tag:NAME.",
+        ),
+        "search": Field(
+            FLAG, "Whether its functions are offered only when find_functions has found them.", False
         ),
         "functions": _FUNCTIONS,
         "send_context": Field(FLAG, "Whether functions are given the agent's context.", True),
@@ -265,6 +270,14 @@ SERVICE = Shape(
             "security": Field(
                 Map(_SECRET, any_key=True),
                 "The credentials of the document's security schemes, by their names: {$secret: NAME}.",
+            ),
+        },
+        "workflow": {
+            "workflows": Field(
+                Map(Text(), any_key=True),
+                "By the name of each function its workflow: a file beside the document, or the name of a"
+                " registered one.",
+                required=True,
             ),
         },
         "http": {

@@ -6,10 +6,11 @@ call may be repeated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from agentflow.definition.conversation import ToolSchema, Usage, dollars_for
 from agentflow.definition.diagnostics import Diagnostic
@@ -50,6 +51,8 @@ class ToolInfo(msgspec.Struct, frozen=True, kw_only=True):
     approval: bool = False
     implied: bool = False
     needs_approval: bool = False
+    searched: bool | UnsetType = UNSET
+    """True if it is offered only once the model has found it."""
 
     @property
     def safe(self) -> bool:
@@ -71,6 +74,10 @@ class ModelTerms(msgspec.Struct, frozen=True, kw_only=True):
     message_overhead_tokens: int = 8
     tool_overhead_tokens: int = 32
     count_tokens: Callable[[str], int] | None = None
+    image_tokens: int | UnsetType = UNSET
+    """Left out of a model that takes no images."""
+    server: str | UnsetType = UNSET
+    """Host and port of the provider's server."""
 
     def worst_cost(self, input_tokens: int, output_tokens: int) -> float | None:
         """Return the highest price of so many tokens in US dollars; None if a price is unknown."""
@@ -96,12 +103,16 @@ class StepBinding(msgspec.Struct, frozen=True, kw_only=True):
     terms: dict[str, ModelTerms] = {}
     tools: dict[str, ToolInfo] = {}
 
-    @property
-    def schemas(self) -> tuple[ToolSchema, ...]:
-        """The functions as a model sees them."""
+    def offered(self, found: Collection[str] = ()) -> Iterable[ToolInfo]:
+        """Return the functions that a model is offered that has found these."""
+        tools = self.tools.values()
+        return [tool for tool in tools if tool.searched is UNSET or tool.name in found]
+
+    def schemas(self, found: Collection[str] = ()) -> tuple[ToolSchema, ...]:
+        """Return those functions as a model sees them."""
         return tuple(
             ToolSchema(name=t.name, description=t.description, input_schema=t.input_schema)
-            for t in self.tools.values()
+            for t in self.offered(found)
         )
 
 

@@ -250,10 +250,17 @@ def _breach(record: ToolRecord, output: Any) -> ErrorInfo | None:
 
 
 def tool_completed(
-    state: RunState, call_id: str, output: Any, duration_ms: int, *, now: int = 0, draw: float = 0.0
+    state: RunState,
+    call_id: str,
+    output: Any,
+    duration_ms: int,
+    *,
+    now: int = 0,
+    draw: float = 0.0,
+    usage: Usage | UnsetType = UNSET,
 ) -> Decisions:
     """Return what follows from a tool's answer; empty if the call is closed. `now` and `draw` are those of a
-    failure that the answer tells of."""
+    failure that the answer tells of. `usage` is that of the run which the call began."""
     call = state.calls.get(call_id)
     if call is None:
         return []
@@ -264,7 +271,15 @@ def tool_completed(
         error = activation.node.kind.judge_answer(activation, output)
     if error is not None:
         return tool_failed(
-            state, call_id, error, executed=True, unknown=False, duration_ms=duration_ms, now=now, draw=draw
+            state,
+            call_id,
+            error,
+            executed=True,
+            unknown=False,
+            duration_ms=duration_ms,
+            now=now,
+            draw=draw,
+            usage=usage,
         )
     return [
         ev.ToolCallCompleted(
@@ -277,6 +292,7 @@ def tool_completed(
             status="success_no_data" if output is None else "success",
             output=output,
             output_size=size_of(output),
+            usage=usage,
         )
     ]
 
@@ -291,6 +307,7 @@ def tool_failed(
     duration_ms: int,
     now: int,
     draw: float,
+    usage: Usage | UnsetType = UNSET,
 ) -> Decisions:
     """Return what follows from a tool that raised, timed out or was lost. `unknown`: it may have happened.
 
@@ -328,6 +345,7 @@ def tool_failed(
         executed=executed,
         outcome=outcome,
         will_retry=lost or delay is not None or (is_limited and is_known),
+        usage=usage,
     )
     if lost:
         return [failed]

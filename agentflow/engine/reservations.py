@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import msgspec
+from msgspec import UNSET
 
 from agentflow.definition.conversation import Message, ToolSchema, Usage
 from agentflow.definition.failure import ErrorInfo
@@ -112,13 +113,13 @@ def _input_bound(
     progress: AgentProgress, activation: Activation, binding: StepBinding, ref: ModelRef, terms: ModelTerms
 ) -> int:
     """Bound the input: the count reported for the previous call and what is new, else all that is sent."""
-    measured = progress.measured
+    measured, offered = progress.measured, binding.offered(progress.found)
     if measured is not None and measured.model == ref.name:
         bound, begin = measured.tokens, measured.messages
-        unseen = [t for t in binding.tools.values() if (t.name, t.schema_hash) not in progress.offered]
+        unseen = [t for t in offered if (t.name, t.schema_hash) not in progress.offered]
     else:
         bound, begin = terms.request_overhead_tokens + _count(_texts(ref.parameters), terms), 0
-        unseen = list(binding.tools.values())
+        unseen = offered
         spec = activation.node.agent
         if spec is not None and spec.output_schema is not None:
             bound += _SCHEMA_TEXT + _count(_json(spec.output_schema), terms)
@@ -142,6 +143,8 @@ def _message(message: Message, terms: ModelTerms) -> int:
         bound += terms.message_overhead_tokens + _count(text, terms)
     for part in message.reasoning:
         bound += _count(_json(part.data), terms)
+    if message.media and terms.image_tokens is not UNSET:
+        bound += len(message.media) * terms.image_tokens
     return bound
 
 

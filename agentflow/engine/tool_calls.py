@@ -12,11 +12,12 @@ from agentflow.definition.schemas import validate
 from agentflow.engine.activation import Activation
 from agentflow.engine.agents.conversation import parse
 from agentflow.engine.agents.failure import agent_failed, fault
+from agentflow.engine.agents.function_search import find, is_search
 from agentflow.engine.agents.progress import AgentProgress, ToolRecord
 from agentflow.engine.approvals import ask_call, call_needs_consent
 from agentflow.engine.bindings import ToolInfo
 from agentflow.engine.budgets import exceeded_moves, tool_calls_exceed
-from agentflow.engine.decisions import Decisions, idempotency_key, scope_fields, step_fields
+from agentflow.engine.decisions import Decisions, idempotency_key, scope_fields, size_of, step_fields
 from agentflow.engine.ids import derive
 from agentflow.engine.limits import close_calls
 from agentflow.engine.state import RunState
@@ -25,6 +26,7 @@ from agentflow.events import catalogue as ev
 __all__ = ["can_start_tools", "settle_unknown", "start_tool", "tool_moves"]
 
 TOOLS_AT_ONCE = 8
+_MAX_NAMED = 50
 _UNDER_WAY = ("open", "asked")
 
 
@@ -58,7 +60,7 @@ def tool_moves(state: RunState, activation: Activation, progress: AgentProgress,
 
 
 def _not_offered(name: str, tools: Mapping[str, ToolInfo], *, is_registered: bool) -> ErrorInfo:
-    attached = f"attached: {', '.join(tools) or 'none'}"
+    attached = f"attached: {', '.join([*tools][:_MAX_NAMED]) or 'none'}"
     if is_registered:
         return fault("policy", "tool_not_attached", f"{name} is not attached; {attached}")
     return fault("policy", "tool_not_found", f"there is no function {name}; {attached}")
@@ -108,7 +110,7 @@ def start_tool(state: RunState, activation: Activation, record: ToolRecord, now:
             activation=activation.base_key,
             tool_call_id=call_id,
             tool_name=record.name,
-            service=info.service if info is not None else UNSET,
+            service=info.service or UNSET if info is not None else UNSET,
             parameters=parameters,
             agent_name=activation.node.agent_name,
             side_effect=info.side_effect if info else "none",
@@ -127,6 +129,19 @@ def start_tool(state: RunState, activation: Activation, record: ToolRecord, now:
                 executed=False,
                 outcome="not_started",
                 will_retry=False,
+            )
+        )
+    elif is_search(info):
+        output = find(tools, cast("dict[str, Any]", parameters))
+        moves.append(
+            ev.ToolCallCompleted(
+                **scope_fields(activation),
+                tool_call_id=call_id,
+                tool_name=record.name,
+                duration_ms=0,
+                status="success",
+                output=output,
+                output_size=size_of(output),
             )
         )
     return moves

@@ -285,7 +285,19 @@ def _blocks(
 ) -> list[dict[str, Any]]:
     if message.role == "tool":
         called = known.get(message.tool_call_id or "", message.tool_call_id or "")
-        return [{"type": "tool_result", "tool_use_id": called, "content": message.content}]
+        content: Any = message.content
+        if message.media:
+            content = [
+                {"type": "text", "text": message.content},
+                *(
+                    {
+                        "type": "image",
+                        "source": {"type": "base64", "media_type": part.media_type, "data": part.data},
+                    }
+                    for part in message.media
+                ),
+            ]
+        return [{"type": "tool_result", "tool_use_id": called, "content": content}]
     blocks: list[dict[str, Any]] = message.reasoning_for(provider, FORMAT)
     if message.content:
         blocks.append({"type": "text", "text": message.content})

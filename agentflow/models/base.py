@@ -68,6 +68,22 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Fields of a chat completion with reasoning that the server wants back in the next turn."""
     cache_write_price: float | None = None
     """US dollars per million tokens written to the provider's cache; as input when unknown."""
+    media: tuple[str, ...] = ()
+    """Media types of images that the model takes as results of functions; others are described in a line."""
+    max_functions: int | None = None
+    """How many functions one request may offer; None is no known limit."""
+    image_tokens: int = 8_192
+    """Upper bound of the input tokens that one image counts."""
+
+    def without_refused_media(self, request: ModelRequest) -> ModelRequest:
+        """Return the request without the media that the model does not take."""
+        if not any(message.media for message in request.messages):
+            return request
+        messages = (
+            msgspec.structs.replace(m, media=tuple(p for p in m.media if p.media_type in self.media))
+            for m in request.messages
+        )
+        return msgspec.structs.replace(request, messages=tuple(messages))
 
     @property
     def context_window(self) -> int | None:
@@ -80,6 +96,8 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             return "cannot call functions"
         if functions > 1 and self.tools == "single":
             return "takes one function"
+        if self.max_functions is not None and functions > self.max_functions:
+            return f"takes {self.max_functions:,} functions"
         if json_schema and not self.json_schema:
             return "cannot answer by a schema"
         return None

@@ -198,7 +198,10 @@ def _conversation(
             response: dict[str, Any] = {"name": names.write(name), "response": _result(message.content)}
             if call is not None and call.provider_id is not None:
                 response["id"] = call.provider_id
-            parts: list[dict[str, Any]] = [{"functionResponse": response}]
+            parts: list[dict[str, Any]] = [
+                {"functionResponse": response},
+                *({"inlineData": {"mimeType": p.media_type, "data": p.data}} for p in message.media),
+            ]
         else:
             parts = _parts(message, names, provider)
         if not parts:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from agentflow.definition.conversation import Message, ToolSchema, Usage
+from agentflow.definition.conversation import MediaPart, Message, ToolSchema, Usage
 from agentflow.models.base import ModelRequest
 from agentflow.models.event_json import decode_event, token_count
 from agentflow.models.function_names import FunctionNames
@@ -24,6 +24,7 @@ __all__ = [
     "WireChoice",
     "WireText",
     "WireUsage",
+    "data_url",
     "decode_chunk",
     "encode_request",
     "usage_of",
@@ -37,6 +38,7 @@ _Count = int | float | None
 
 class _Details(msgspec.Struct):
     cached_tokens: _Count = None
+    cache_write_tokens: _Count = None
     reasoning_tokens: _Count = None
 
 
@@ -162,6 +164,7 @@ def usage_of(wire: WireUsage | None) -> Usage:
         input_tokens=token_count(wire.prompt_tokens),
         output_tokens=token_count(wire.completion_tokens),
         cache_read_input_tokens=token_count(wire.prompt_cache_hit_tokens if cached is None else cached),
+        cache_creation_input_tokens=token_count(details.cache_write_tokens if details else None),
         reasoning_output_tokens=token_count(written.reasoning_tokens if written else None),
         model_calls=1,
     )
@@ -190,12 +193,19 @@ def _messages(messages: Sequence[Message], names: FunctionNames, provider: str) 
     # A provider knows a call by the id it gave; one that another provider made is known by the runtime's.
     known = {call.id: call.provider_id or call.id for m in messages for call in m.tool_calls}
     written: list[dict[str, Any]] = []
+    shown: list[dict[str, Any]] = []  # images of the round of calls; a message of a function is text only
     for message in messages:
+        if message.role != "tool" and shown:
+            written.append({"role": "user", "content": shown})
+            shown = []
         if message.role == "assistant" and not (message.content or message.tool_calls):
             continue  # an empty answer: servers refuse a message with neither text nor calls
         one: dict[str, Any] = {"role": message.role, "content": message.content}
         if message.role == "tool":
             one["tool_call_id"] = known.get(message.tool_call_id or "", message.tool_call_id or "")
+            if message.media:
+                shown.append({"type": "text", "text": f"Returned by the call {one['tool_call_id']}:"})
+            shown += [{"type": "image_url", "image_url": {"url": data_url(part)}} for part in message.media]
         elif message.tool_calls:
             one["content"] = message.content or None
             one["tool_calls"] = [
@@ -212,4 +222,11 @@ def _messages(messages: Sequence[Message], names: FunctionNames, provider: str) 
             else:
                 one |= part
         written.append(one)
+    if shown:
+        written.append({"role": "user", "content": shown})
     return written
+
+
+def data_url(part: MediaPart) -> str:
+    """Return the URL that holds the image."""
+    return f"data:{part.media_type};base64,{part.data}"

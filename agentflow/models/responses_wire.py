@@ -14,6 +14,7 @@ from agentflow.definition.conversation import Message, ToolSchema, Usage
 from agentflow.models.base import ModelRequest
 from agentflow.models.event_json import object_of, token_count
 from agentflow.models.function_names import FunctionNames
+from agentflow.models.openai_wire import data_url
 from agentflow.models.output_schemas import plain_schema, schema_in_words, strict_schema
 from agentflow.models.parameters import take_output_limit
 from agentflow.models.tool_choice import PARAMETER, chosen_function, tool_choice
@@ -194,7 +195,13 @@ def _items(messages: Sequence[Message], names: FunctionNames, provider: str) -> 
     for message in messages:
         if message.role == "tool":
             called = known.get(message.tool_call_id or "", message.tool_call_id or "")
-            items.append({"type": "function_call_output", "call_id": called, "output": message.content})
+            output: Any = message.content
+            if message.media:
+                output = [
+                    {"type": "input_text", "text": message.content},
+                    *({"type": "input_image", "image_url": data_url(part)} for part in message.media),
+                ]
+            items.append({"type": "function_call_output", "call_id": called, "output": output})
             continue
         items += message.reasoning_for(provider, FORMAT)
         if message.content:

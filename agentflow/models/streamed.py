@@ -245,7 +245,7 @@ class StreamedProvider(ABC):
     async def _receive(
         self, request: ModelRequest, names: FunctionNames, answer: StreamedAnswer
     ) -> tuple[ReportedLimit, ...]:
-        body = self._encode(request, names)
+        body = self._encode(self.profile(request.model).without_refused_media(request), names)
         limits: tuple[ReportedLimit, ...] = ()
         now = asyncio.get_running_loop().time
         reported_at = now()
@@ -265,7 +265,10 @@ class StreamedProvider(ABC):
                 limits, reported_at = reported_limits(response.headers), now()
                 async with aclosing(_events(response, self._max_answer_bytes)) as events:
                     async for data in events:
-                        answer.take(data)
+                        # Some servers keep a connection by events without data, and what is sent behind
+                        # the end is no part of the answer.
+                        if not answer.done and data.strip():
+                            answer.take(data)
                         if answer.done:
                             response.wind_up(_WIND_UP)
         except AnswerTooLarge as failure:

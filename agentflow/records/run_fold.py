@@ -599,6 +599,8 @@ class RunFold:
             answer = data.output if isinstance(data, ev.ToolCallCompleted) else data.error.details
             usage = usage_of(answer, reported_calls=len(work.tool_calls) - 1)
             self._usage = self._usage if usage is None else add_usage(self._usage, usage)
+        if data.usage is not UNSET:
+            self._usage = add_usage(self._usage, data.usage)
         if isinstance(data, ev.ToolCallFailed):
             self._interrupted(data.error, ts)
 

@@ -61,12 +61,12 @@ class ActorPools:
 
         async def resolve(name: str | None) -> tuple[ModelRef, ModelTerms]:
             from agentflow.runtime.adapters import import_adapters
-            from agentflow.runtime.binding import terms_of_profile
+            from agentflow.runtime.binding import terms_of
 
             await import_adapters(models, [name], models.resolve)
             ref = models.resolve(name)
             providers[ref.provider] = models.provider(ref)
-            return ref, terms_of_profile(models.profile(ref))
+            return ref, terms_of(models, ref)
 
         async def bind_graph(graph: Workflow) -> BoundGraph:
             assert bound.bind_graph is not None

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import msgspec
+from msgspec import UNSET
 
 from agentflow.definition.bound_nodes import BoundNode, bound_nodes
 from agentflow.definition.diagnostics import Diagnostic, did_you_mean
@@ -24,10 +25,11 @@ from agentflow.definition.kinds import kind_of
 from agentflow.definition.node import WORKER_PREFIX, WORKERS, Needed, ToolDeclaration
 from agentflow.definition.reducers import REDUCERS
 from agentflow.engine import Bindings, BoundGraph, ModelTerms, StepBinding, ToolInfo
+from agentflow.engine.agents.function_search import FIND_FUNCTIONS, MAX_FOUND, search_tool
 from agentflow.engine.agents.handoffs import handoff_tools
 from agentflow.engine.effect_replay import Policy, Recording
 from agentflow.executors.callables import NO_CALLABLES, Callables
-from agentflow.models import ModelProfile, ModelResolutionError, Models
+from agentflow.models import ModelResolutionError, Models
 from agentflow.models.llm_executor import ExecutorModels
 from agentflow.models.parameters import parameter_problems
 from agentflow.runtime.adapters import import_adapters
@@ -339,8 +341,10 @@ class _Binder:
         tools = self._functions(node, spec)
         refs = self._models(node.id, spec, node.agent_place, is_pool=node.binds.agent_is_pool)
         self._check_capability(node, spec, refs, tools)
-        terms = {ref.name: terms_of_profile(self.models.profile(ref)) for ref in refs}
-        offered = {**tools, **handoff_tools(spec)}
+        terms = {ref.name: terms_of(self.models, ref) for ref in refs}
+        hidden = sum(tool.searched is True for tool in tools.values())
+        searching = {FIND_FUNCTIONS: search_tool(hidden)} if hidden else {}
+        offered = {**tools, **searching, **handoff_tools(spec)}
         self.bound.steps[node.id] = StepBinding(models=refs, tools=offered, terms=terms)
         self.bound.grants[node.id] = [f"{t.service}.{t.function}" for t in tools.values()]
         if node.spec.cache is not None:
@@ -444,13 +448,19 @@ class _Binder:
     ) -> None:
         if node.binds.agent_is_pool:
             return
+        hidden = sum(tool.searched is True for tool in tools.values())
+        count = len(tools) - hidden + (1 + min(hidden, MAX_FOUND) if hidden else 0)
         for ref in refs:
             profile = self.models.profile(ref)
-            lacks = profile.lacks(functions=len(tools), json_schema=spec.output_schema is not None)
+            lacks = profile.lacks(functions=count, json_schema=spec.output_schema is not None)
             if lacks is None:
                 continue
-            offered = f', "{node.id}" attaches {len(tools)}' if len(tools) != 1 else f', step "{node.id}"'
-            hint = "attach one function, or choose another model" if tools else "choose another model"
+            offered = f', "{node.id}" attaches {count:,}' if count != 1 else f', step "{node.id}"'
+            hint = "choose another model"
+            if profile.max_functions is not None and count > profile.max_functions:
+                hint = "name fewer in `include`, or declare the service with `search: true`"
+            elif tools:
+                hint = "attach one function, or choose another model"
             self._report("E_MODEL_CAPABILITY", f"{ref.name} {lacks}{offered}", node.functions_place, hint)
 
     def _functions(self, node: BoundNode, spec: AgentSpec) -> dict[str, ToolInfo]:
@@ -477,7 +487,12 @@ class _Binder:
         infos = (
             _declared(_info(t, implied=granted[t] and _changes(t), asks=asks), declared.get(t)) for t in tools
         )
-        return {info.name: info for info in infos}
+        found = {info.name: info for info in infos}
+        for name, info in found.items():
+            service = self.registry.services.get(info.service)
+            if service is not None and service.spec.options.get("search") is True:
+                found[name] = msgspec.structs.replace(info, searched=True)
+        return found
 
     def _resolve_ref(self, ref: FunctionRef, node: BoundNode, index: int) -> list[Tool]:
         found, problems = self.registry.resolve(ref)
@@ -542,8 +557,9 @@ _WORKER_HINT = (
 )
 
 
-def terms_of_profile(profile: ModelProfile) -> ModelTerms:
-    """Return what bounds the calls of a model with this profile."""
+def terms_of(models: Models, ref: ModelRef) -> ModelTerms:
+    """Return what bounds the calls of a model, by its profile, and where its server is."""
+    profile, address = models.profile(ref), getattr(models.provider(ref), "address", None)
     return ModelTerms(
         context_tokens=profile.context_tokens,
         max_output_tokens=profile.max_output_tokens,
@@ -555,6 +571,8 @@ def terms_of_profile(profile: ModelProfile) -> ModelTerms:
         message_overhead_tokens=profile.message_overhead_tokens,
         tool_overhead_tokens=profile.tool_overhead_tokens,
         count_tokens=profile.count_tokens,
+        image_tokens=profile.image_tokens if profile.media else UNSET,
+        server=address if isinstance(address, str) and address else UNSET,
     )
 
 

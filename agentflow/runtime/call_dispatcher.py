@@ -37,7 +37,7 @@ def model_call(state: RunState, call: OpenCall) -> CallModel:
     assert progress is not None
     assert spec is not None
     ref = model_of(progress)
-    tools = state.bindings.of_node(activation.node).schemas
+    tools = state.bindings.of_node(activation.node).schemas(progress.found)
     request = ModelRequest(
         model=ref.model,
         messages=tuple(progress.messages),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -50,7 +51,7 @@ from agentflow.runtime.run_launch import GRAPH_DEPTH, shares_slot
 from agentflow.runtime.submission import load_aside, started_event, with_options
 from agentflow.runtime.submit import SubmitCommand
 from agentflow.runtime.workflow_code import WorkflowWithCode
-from agentflow.tools import ToolError
+from agentflow.tools import ToolContext, ToolError
 
 if TYPE_CHECKING:
     from agentflow.engine.child_runs import ChildReport, ChildRequest
@@ -62,6 +63,7 @@ __all__ = ["ChildLinks", "ChildRunCommands", "GraphSource", "RegisteredGraph", "
 
 _log = logging.getLogger("agentflow.runtime")
 _RETRY_INTERVAL_S = 1.0
+_MAX_CALLED = 10_000
 _CALLED_BY = "called_by"
 """Label of a run that a function began for a model, with the id of the run that called it."""
 _INHERITED = (
@@ -120,6 +122,7 @@ class ChildRunCommands(SubmitCommand):
     def __init__(self) -> None:
         super().__init__()
         self._graphs_by_name: dict[str, Submission] = {}
+        self._called: OrderedDict[str, None] = OrderedDict()  # calls whose runs draw on a budget
         self.graph_source: GraphSource | None = None
         """Where graphs are found that were not registered here, such as the definitions of a daemon."""
 
@@ -152,42 +155,84 @@ class ChildRunCommands(SubmitCommand):
 
     # -- workflows that models run ------------------------------------------------------------------
 
-    async def _begin_graph(self, name: str, input: Any, run_id: str, parent_id: str, max_depth: int) -> None:
-        """Begin the run of a registered workflow for a call of a function, or find the one that was begun.
+    async def _begin_graph(
+        self, graph: Definition | str, input: Any, run_id: str, call: ToolContext, max_depth: int
+    ) -> None:
+        """Begin the run of a definition, or of a registered workflow, for a call of a function, or find the
+        one that was begun.
 
         Raises ToolError: `subgraph_not_found`, `depth_exceeded`, `invalid_tool_input`.
         """
         if await self._is_begun(run_id):
+            self._called[call.call_id] = None
             return
+        parent_id = call.workflow_id
         parent = await self._begin(parent_id)
         trusted = parent.options.get("trusted", True)
         depth = parent.options.get(GRAPH_DEPTH, 0) + 1
+        name = graph if isinstance(graph, str) else graph.name
         if depth > max_depth:
             message = f"{name} would be run {depth} deep, the limit is {max_depth}"
             raise ToolError.of("policy", "depth_exceeded", message, executed=False)
-        found = await self._registered(name, trusted=trusted)
-        if found is None:
+        definition = await self._registered_definition(graph, trusted) if isinstance(graph, str) else graph
+        if definition is None:
             message = f'no workflow "{name}" is registered'
             raise ToolError.of("policy", "subgraph_not_found", message, executed=False)
-        definition, _, _ = await load_aside(found.submission, UNSET)
         definition = with_options(definition, inherited := _inherited(parent))
         value, problems = check_inputs(definition, input)
-        bound = await self.bind(definition, trusted=trusted, code=self._injected(parent, parent_id))
+        own = self._code.find(definition.name, definition.ir_hash)
+        injected = self._code.find(parent.definition.name, parent.ir_hash, parent_id)
+        code = own if injected is None else injected.injected(own)
+        bound = await self.bind(definition, trusted=trusted, code=code)
         errors = [one for one in (*problems, *bound.diagnostics) if one.severity == "error"]
         if errors:
             message = "; ".join(f"{one.code}: {one.message}" for one in errors)
             raise ToolError.of("invalid_input", "invalid_tool_input", message, executed=False)
         options = {**inherited, GRAPH_DEPTH: depth, **({} if trusted else {"trusted": False})}
+        if call.traceparent is not None:
+            options["traceparent"] = call.traceparent
         labels = {_CALLED_BY: parent_id}
         started = started_event(
             definition, bound, value, labels, options, list(definition.warnings), "parent"
         )
+        budget = await self._left_for(call)
+        started = msgspec.structs.replace(started, budget=budget or UNSET)
         with suppress(RunExists):  # another attempt of the same call has begun it
             await self._begin_run(run_id, definition, bound, started)
 
-    def _injected(self, begin: ev.WorkflowStarted, workflow_id: str) -> Callables | None:
-        code = self._code.find(begin.definition.name, begin.ir_hash, workflow_id)
-        return None if code is None else code.injected(None)
+    async def _registered_definition(self, name: str, trusted: bool) -> Definition | None:
+        found = await self._registered(name, trusted=trusted)
+        return None if found is None else (await load_aside(found.submission, UNSET))[0]
+
+    async def _left_for(self, call: ToolContext) -> dict[str, Any]:
+        """Return what is left of the budgets that a call of a workflow draws on.
+
+        Calls that draw on the same budget run one after another, since each may use all that is left.
+        """
+        from agentflow.engine.budgets import budget_left
+
+        while True:
+            state = await self.fold(call.workflow_id)
+            known = state.calls.get(call.call_id)
+            if known is None:
+                return {}
+            left = budget_left(state, known.activation)
+            before = [
+                c for c in state.calls.values() if c.offset < known.offset and c.call_id in self._called
+            ]
+            if not left.keys() - {"on_exceeded"} or not before:
+                self._called[call.call_id] = None
+                if len(self._called) > _MAX_CALLED:
+                    self._called.popitem(last=False)
+                return left
+            await self._is_recorded(call.workflow_id, before[0].call_id)
+
+    async def _is_recorded(self, workflow_id: str, call_id: str) -> None:
+        """Wait until a call has its end in the log."""
+        types = ("tool.call_completed", "tool.call_failed", *TERMINAL_TYPES)
+        async for event in self.events(workflow_id, types=types):
+            if getattr(event.data, "tool_call_id", call_id) == call_id:
+                return
 
     async def _end_of(self, run_id: str) -> RunResult[Any]:
         """Wait until a run has ended, however long it waits for people; return its result."""

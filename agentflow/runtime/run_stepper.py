@@ -10,8 +10,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET, UnsetType
+
 from actors import Context
 from agentflow import engine
+from agentflow.definition.conversation import Usage
 from agentflow.engine.decisions import Decisions
 from agentflow.engine.effect_replay import Replayer
 from agentflow.engine.effects import EFFECTFUL
@@ -125,10 +128,14 @@ class RunStepper:
         self.decide(events, now)
         self._append(first, events, now)
 
-    def complete_call(self, call_id: str, output: Any, duration_ms: int) -> None:
+    def complete_call(
+        self, call_id: str, output: Any, duration_ms: int, usage: Usage | UnsetType = UNSET
+    ) -> None:
         """Apply the result of a call, and append it with what follows from it as one batch."""
         outside = self.outside
-        if not (self.recorded or outside.found or outside.keeps_results or self.launch.queued):
+        if usage is UNSET and not (
+            self.recorded or outside.found or outside.keeps_results or self.launch.queued
+        ):
             now, first = self.now(), self.state.next_offset
             events = None
             if self.suspending is None:
@@ -142,7 +149,9 @@ class RunStepper:
                 self._append(first, events, now)
                 return
         now, draw = self.now(), self.clock.draw()
-        self.advance(engine.tool_completed(self.state, call_id, output, duration_ms, now=now, draw=draw))
+        self.advance(
+            engine.tool_completed(self.state, call_id, output, duration_ms, now=now, draw=draw, usage=usage)
+        )
 
     def _append(self, first: int, events: list[ev.RunEvent], now: int) -> None:
         """Send a batch to the log, if there is any, and see to what may go on."""

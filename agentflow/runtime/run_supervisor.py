@@ -414,7 +414,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     @on(ToolCallSuccess)
     def tool_answered(self, message: ToolCallSuccess) -> None:
         self._dispatcher.call_ended(message.call_id)
-        self._run.complete_call(message.call_id, message.output, message.duration_ms)
+        self._run.complete_call(message.call_id, message.output, message.duration_ms, message.usage)
         self._stop.call_ended()
 
     @on(ToolCallFailure)
@@ -430,6 +430,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
                 duration_ms=message.duration_ms,
                 now=self._run.now(),
                 draw=self._clock.draw(),
+                usage=message.usage,
             )
         )
         self._stop.call_ended()

@@ -48,9 +48,11 @@ from agentflow.tools.listing import listed_tools
 
 if TYPE_CHECKING:
     from actors import ActorSystem
+    from agentflow.definition.ir import ServiceSpec
     from agentflow.engine import Graph
     from agentflow.runtime.actor_pools import ActorPools
     from agentflow.runtime.binding import BindingCache, Bound, Implicit, Pins
+    from agentflow.runtime.graph_calls import GraphCalls
     from agentflow.runtime.run_launch import RunLaunch
     from agentflow.runtime.run_registry import RunRegistry
     from agentflow.telemetry.telemetry import Telemetry
@@ -197,6 +199,8 @@ class Runtime(ChildRunCommands):
         if isinstance(self._store, str):
             system.on_shutdown("flush_log", log.close, 60, raises=True)
         self._pools: ActorPools = ActorPools(system, self.delta_hub, registry.call_started, self.clock)
+        self._pools.loader.workflows = self._declared_workflows
+        self._attach_workflows()
         system.on_shutdown("flush_log", self._pools.loader.aclose, 30, raises=True)
         observer = telemetry.observer if telemetry is not None else None
         bus = partial(EventBus, log, self.hub, self._ids, self.owner, observer, {})
@@ -205,7 +209,7 @@ class Runtime(ChildRunCommands):
         system.on_shutdown("flush_log", self._bus.close)
         if telemetry is not None:
             depths, letters = partial(mailbox_depths, system), partial(dead_letters, system)
-            await telemetry.start(log, depths=depths, letters=letters)
+            await telemetry.start(log, depths=depths, letters=letters, describe=self._describe)
         await registry.start(system, self._bus)
 
     def _new_registry(self, log: EventLog) -> RunRegistry:
@@ -345,11 +349,39 @@ class Runtime(ChildRunCommands):
     def _graph_service(self) -> Service:
         """Return the service of the function by which models run registered workflows."""
         if self._graph_calls is None:
-            from agentflow.runtime.graph_calls import GraphCalls, graph_service
+            from agentflow.runtime.graph_calls import graph_service
 
-            calls = GraphCalls(self._begin_graph, self._end_of, self._cancel_with)
-            self._graph_calls = graph_service(calls)
+            self._graph_calls = graph_service(self._calls_of_graphs())
         return self._graph_calls
+
+    def _calls_of_graphs(self) -> GraphCalls:
+        from agentflow.runtime.graph_calls import GraphCalls
+
+        return GraphCalls(self._begin_graph, self._end_of, self._cancel_with, self._registered_definition)
+
+    def _declared_workflows(
+        self, name: str, spec: ServiceSpec, folder: Path | None, trusted: bool
+    ) -> Service:
+        from agentflow.runtime.graph_calls import DeclaredWorkflows
+
+        return DeclaredWorkflows(name, spec, folder, trusted, self._calls_of_graphs())
+
+    def _describe(self, service: str, name: str) -> str | None:
+        """Return the description of a function that this process knows, by the name that models see."""
+        known = self.registry.services.get(service) or self._pools.loader.find(service)
+        tool = None if known is None else known.tools.get(name.removeprefix(f"{service}__"))
+        return None if tool is None else tool.description
+
+    def _attach_workflows(self) -> None:
+        """Bind the registered services of workflows to this Runtime, whose runs their calls begin."""
+        for service in [*self.registry.services.values()]:
+            if service.spec.type == "workflow":
+                from agentflow.runtime.graph_calls import WorkflowService
+
+                assert isinstance(service, WorkflowService)
+                for workflow in service.coded:
+                    self._code.add(workflow)
+                self.registry.add(service.of_runtime(self._calls_of_graphs()))
 
     def _registry_for(self, format: str, *, trusted: bool = True) -> ToolRegistry:
         """Return the registered services, with those that runs of this format bring along. A document that is

@@ -16,9 +16,11 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from actors import Actor, ActorStopped, Ref, Restarted, Terminated, current_trace, on
 from agentflow import known_secrets
+from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import ErrorInfo, describe_exception
 from agentflow.events.deltas import DeltaHub, ProgressData, ToolProgress
 from agentflow.events.tracing import SpanContext, active
@@ -93,6 +95,8 @@ class ToolCallSuccess(Message, frozen=True, kw_only=True):
     call_id: str
     output: Any
     duration_ms: int
+    usage: Usage | UnsetType = UNSET
+    """Of the run that the call began."""
 
 
 class ToolCallFailure(Message, frozen=True, kw_only=True):
@@ -103,6 +107,7 @@ class ToolCallFailure(Message, frozen=True, kw_only=True):
     duration_ms: int
     executed: bool = True
     unknown: bool = False
+    usage: Usage | UnsetType = UNSET
 
 
 class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
@@ -227,6 +232,7 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
                 duration_ms=self._since(began),
                 executed=error.executed,
                 unknown=error.unknown,
+                usage=signals.usage,
             )
         except (KeyboardInterrupt, asyncio.CancelledError):
             signals.cancelled = True
@@ -238,7 +244,9 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
                 message=f"{tool.name} raised {describe_exception(error)}",
             )
             return ToolCallFailure(call_id=message.call_id, error=info, duration_ms=self._since(began))
-        return ToolCallSuccess(call_id=message.call_id, output=output, duration_ms=self._since(began))
+        return ToolCallSuccess(
+            call_id=message.call_id, output=output, duration_ms=self._since(began), usage=signals.usage
+        )
 
     def _show_progress(self, message: CallTool, tool: Tool, index: int, value: Any) -> None:
         """Show progress of a call, from any thread. That of a sensitive function is kept to itself."""

@@ -29,4 +29,4 @@ def telemetry_from_env(tracer_provider: object | None = None) -> Telemetry | Non
         return Telemetry(settings)
     from agentflow.telemetry.provider_sink import ProviderSink
 
-    return Telemetry(settings, sink=ProviderSink(tracer_provider))
+    return Telemetry(settings, sink=ProviderSink(tracer_provider, settings.convention))

@@ -1,28 +1,33 @@
 """The names of spans, attributes and metrics, and nothing else: the one module that knows them.
 
-`gen_ai.*` and `error.type` are those of the OpenTelemetry semantic conventions v1.41 for generative AI, which
-are still in development: a new version of them is a change of this file. What they have no name for is
-`agentflow.*`. Written out here and not imported: a release of another package must not rename what
-dashboards are built on.
+`gen_ai.*`, `mcp.*`, `server.*`, `network.*` and `error.type` are those of the OpenTelemetry semantic
+conventions for generative AI at their newest state, which is still in development: a new version of them is a
+change of this file. OTEL_SEMCONV_STABILITY_OPT_IN pins an earlier one. What they have no name for is
+`agentflow.*`. Written out here and not imported: a release of another package must not rename what dashboards
+are built on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from agentflow.definition.conversation import Usage
 
 __all__ = [
+    "NEWEST",
+    "PINNED",
     "SCHEMA_URL",
     "SCOPE",
+    "Convention",
     "provider_name",
     "request_attributes",
+    "server_attributes",
     "total_attributes",
     "usage_attributes",
 ]
 
-SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.41.0"
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
 SCOPE: Final = "agentflow"
 
 # -- generative AI and general
@@ -40,6 +45,15 @@ WORKFLOW_NAME: Final = "gen_ai.workflow.name"
 TOOL_NAME: Final = "gen_ai.tool.name"
 TOOL_CALL: Final = "gen_ai.tool.call.id"
 TOOL_TYPE: Final = "gen_ai.tool.type"
+TOOL_DESCRIPTION: Final = "gen_ai.tool.description"
+OUTPUT_TYPE: Final = "gen_ai.output.type"
+REQUEST_STREAM: Final = "gen_ai.request.stream"
+REASONING_LEVEL: Final = "gen_ai.request.reasoning.level"
+SERVER_ADDRESS: Final = "server.address"
+SERVER_PORT: Final = "server.port"
+MCP_METHOD: Final = "mcp.method.name"
+NETWORK_TRANSPORT: Final = "network.transport"
+NETWORK_PROTOCOL: Final = "network.protocol.name"
 TOKEN_TYPE: Final = "gen_ai.token.type"
 ERROR_TYPE: Final = "error.type"
 
@@ -79,7 +93,7 @@ _USAGE = (
     ("input_tokens", "gen_ai.usage.input_tokens"),
     ("output_tokens", "gen_ai.usage.output_tokens"),
     ("cache_read_input_tokens", "gen_ai.usage.cache_read.input_tokens"),
-    ("cache_creation_input_tokens", "gen_ai.usage.cache_creation.input_tokens"),
+    ("cache_creation_input_tokens", "gen_ai.usage.cache_write.input_tokens"),
     ("reasoning_output_tokens", "gen_ai.usage.reasoning.output_tokens"),
 )
 _ALWAYS = 2  # input and output are written when they are 0 as well
@@ -103,7 +117,33 @@ def request_attributes(parameters: Mapping[str, Any]) -> dict[str, Any]:
             words: Any = [value] if isinstance(value, str) else value
             if isinstance(words, list | tuple) and all(isinstance(word, str) for word in words):  # pyright: ignore[reportUnknownVariableType]
                 found[_STOP] = list(words)  # pyright: ignore[reportUnknownArgumentType]
+    level = _reasoning_level(parameters)
+    if isinstance(level, str):
+        found[REASONING_LEVEL] = level
     return found
+
+
+def _reasoning_level(parameters: Mapping[str, Any]) -> Any:
+    """Return the effort of reasoning that is asked for, in the words of whichever provider."""
+    if "reasoning_effort" in parameters:
+        return parameters["reasoning_effort"]
+    for place, member in (
+        ("reasoning", "effort"),
+        ("output_config", "effort"),
+        ("thinking_config", "thinkingLevel"),
+    ):
+        inner = parameters.get(place)
+        if isinstance(inner, Mapping) and member in inner:
+            return inner[member]  # pyright: ignore[reportUnknownVariableType]
+    return None
+
+
+def server_attributes(address: str | None) -> dict[str, Any]:
+    """Return the attributes of a server, by its host and port ("api.example.com:443")."""
+    host, _, port = (address or "").rpartition(":")
+    if not host or not port.isdecimal():
+        return {}
+    return {SERVER_ADDRESS: host.strip("[]"), SERVER_PORT: int(port)}
 
 
 def usage_attributes(usage: Usage) -> dict[str, Any]:
@@ -194,8 +234,27 @@ STEP_SKIPPED_EVENT: Final = "agentflow.step_skipped"
 # -- metrics
 
 TOKEN_USAGE: Final = "gen_ai.client.token.usage"
+FIRST_CHUNK: Final = "gen_ai.client.operation.time_to_first_chunk"
 OPERATION_DURATION: Final = "gen_ai.client.operation.duration"
 TOKEN_BUCKETS: Final = tuple(float(4**n) for n in range(14))
+CHUNK_BUCKETS: Final = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10.0,
+)
 DURATION_BUCKETS: Final = tuple(0.01 * 2**n for n in range(14))
 
 RUN_DURATION: Final = "agentflow.run.duration"
@@ -213,3 +272,52 @@ SPANS_REFUSED: Final = "agentflow.spans.refused"
 EXPORT_FAILURES: Final = "agentflow.spans.export_failures"
 COMMIT_BUCKETS: Final = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 RUN_BUCKETS: Final = (0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0, 21600.0, 86400.0)
+
+# -- versions
+
+
+class Convention(NamedTuple):
+    """A version of the conventions: what it calls differently, and what it does not have."""
+
+    schema_url: str
+    renamed: Mapping[str, str]
+    unknown: frozenset[str]
+
+    def names(self, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the attributes by the names of this version."""
+        if not self.renamed and not self.unknown:
+            return attributes
+        renamed = self.renamed
+        return {
+            renamed.get(name, name): value for name, value in attributes.items() if name not in self.unknown
+        }
+
+
+_CACHE_WRITE: Final = {"gen_ai.usage.cache_write.input_tokens": "gen_ai.usage.cache_creation.input_tokens"}
+
+NEWEST: Final = Convention(SCHEMA_URL, {}, frozenset())
+PINNED: Final[Mapping[str, Convention]] = {
+    "gen_ai_latest_experimental": NEWEST,
+    "gen_ai/1.41": Convention(
+        "https://opentelemetry.io/schemas/1.41.0", _CACHE_WRITE, frozenset({REASONING_LEVEL})
+    ),
+    "gen_ai/1.36": Convention(
+        "https://opentelemetry.io/schemas/1.36.0",
+        {PROVIDER: "gen_ai.system"},
+        frozenset(
+            {
+                REASONING_LEVEL,
+                REQUEST_STREAM,
+                TIME_TO_FIRST_CHUNK,
+                WORKFLOW_NAME,
+                SYSTEM_INSTRUCTIONS,
+                INPUT_MESSAGES,
+                OUTPUT_MESSAGES,
+                TOOL_ARGUMENTS,
+                TOOL_RESULT,
+                *(name for _, name in _USAGE[_ALWAYS:]),
+            }
+        ),
+    ),
+}
+"""The versions that OTEL_SEMCONV_STABILITY_OPT_IN can name; without it the newest holds."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from agentflow.errors import OffsetTrimmed
+from agentflow.events.catalogue import WorkflowStarted
 from agentflow.events.envelope import StoredEvent, decode
 from agentflow.events.log import EventLog
+from agentflow.telemetry.facts import NO_FACTS, facts_of
 from agentflow.telemetry.projection import RunSpans, take_or_skip
 from agentflow.telemetry.projector import PAGE, SpanSink, root_of
 from agentflow.telemetry.settings import TelemetrySettings
@@ -74,8 +76,19 @@ async def _read(log: EventLog, workflow_id: str, offset: int) -> list[StoredEven
 async def _begin(
     log: EventLog, workflow_id: str, settings: TelemetrySettings, first: StoredEvent
 ) -> RunSpans:
-    origin = await root_of(log, decode(first.body).data) if first.offset == 0 else None
-    return RunSpans(workflow_id, limits_of(settings), capture=settings.capture_content, origin=origin)
+    if first.offset:
+        return RunSpans(workflow_id, limits_of(settings), capture=settings.capture_content)
+    data = decode(first.body).data
+    facts = (
+        facts_of(await log.get_definition(data.ir_hash)) if isinstance(data, WorkflowStarted) else NO_FACTS
+    )
+    return RunSpans(
+        workflow_id,
+        limits_of(settings),
+        capture=settings.capture_content,
+        origin=await root_of(log, data),
+        facts=facts,
+    )
 
 
 def _fold(fold: RunSpans, rows: list[StoredEvent]) -> list[Span]:

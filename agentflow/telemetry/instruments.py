@@ -87,6 +87,9 @@ class Instruments:
 
         self.tokens = of(c.TOKEN_USAGE, "{token}", "Number of input and output tokens used.", c.TOKEN_BUCKETS)
         self.operation = of(c.OPERATION_DURATION, "s", "GenAI operation duration.")
+        self.first_chunk = of(
+            c.FIRST_CHUNK, "s", "Time to the first chunk of a streamed answer.", c.CHUNK_BUCKETS
+        )
         self.tool = of(c.TOOL_DURATION, "s", "Duration of tool calls.")
         self.node = of(c.NODE_DURATION, "s", "Duration of steps.")
         self.superstep = of(c.SUPERSTEP_DURATION, "s", "Duration of supersteps.")

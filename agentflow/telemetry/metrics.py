@@ -72,7 +72,7 @@ class Metrics:
         if all_readers:
             self._provider = MeterProvider(all_readers, resource_of(instance=True), shutdown_on_exit=False)
             sdk = _Sdk(self._provider)
-            self._measures.append(Measure(sdk.instruments))
+            self._measures.append(Measure(sdk.instruments, c.PINNED[settings.convention]))
             self._observers.append(sdk.observe)
         if tally is not None:
             self._measures.append(Measure(Instruments(tally.histogram, tally.counter)))
@@ -180,8 +180,9 @@ class _Sdk:
 class Measure:
     """From events to measurements. Remembers of each open call and step what its end does not say."""
 
-    def __init__(self, instruments: Instruments) -> None:
+    def __init__(self, instruments: Instruments, convention: c.Convention = c.NEWEST) -> None:
         self._on = instruments
+        self._convention = convention
         self._models: dict[str, dict[str, Any]] = {}
         self._tools: dict[str, dict[str, Any]] = {}
         self._kinds: dict[tuple[str, str, int | None], str] = {}
@@ -197,17 +198,21 @@ class Measure:
                 move(self, data, workflow_id, ts)
 
     def _model_started(self, data: ev.ModelCallStarted, workflow_id: str, ts: int) -> None:
-        attributes = {
+        attributes: dict[str, Any] = {
             c.OPERATION: c.CHAT,
             c.PROVIDER: c.provider_name(data.provider),
             c.REQUEST_MODEL: data.model,
         }
-        _keep(self._models, data.model_call_id, attributes)
+        if data.server is not UNSET:
+            attributes |= c.server_attributes(data.server)
+        _keep(self._models, data.model_call_id, dict(self._convention.names(attributes)))
 
     def _model_completed(self, data: ev.ModelCallCompleted, workflow_id: str, ts: int) -> None:
         attributes = self._model(data.model_call_id)
         attributes[c.RESPONSE_MODEL] = data.response_model
         self._on.operation.record(data.duration_ms / 1000, attributes)
+        if data.first_token_ms is not UNSET:
+            self._on.first_chunk.record(data.first_token_ms / 1000, attributes)
         self._tokens(data.usage, attributes)
 
     def _model_failed(self, data: ev.ModelCallFailed, workflow_id: str, ts: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from agentflow.events.log import EventLog, LoggedEvent
 from agentflow.events.rows import VERIFY_HINT
 from agentflow.events.tracing import RunTracer, SpanContext, TraceParent
 from agentflow.logs import get_logger
+from agentflow.telemetry.facts import NO_FACTS, Describe, Facts, facts_of
 from agentflow.telemetry.lease import Lease
 from agentflow.telemetry.projection import RunSpans, take_or_skip
 from agentflow.telemetry.span import Limits, Span
@@ -39,9 +41,12 @@ PAGE = 160
 
 _DEAD_AFTER = 3
 _HOPELESS_WAIT_S = 1.0
+_SILENT_WAIT_S = 1.5
 _PIECE = 64  # events: about a millisecond
 _RUNS = 5_000  # at about 7 kB for each run at work
 _IDLE = 600.0
+_DEFINITIONS = 64
+_IR_HASH = re.compile(rb'"ir_hash":"([^"]+)"')
 
 Sampled = Callable[[str, "TraceParent | None"], bool]
 
@@ -86,7 +91,8 @@ class Counts:
 
 class Projector:
     """Sends the spans of one store. `poll` and `retry` are the shortest and longest waits, in seconds, for
-    new events and after a failure. `sampled` says by trace id and submitter whether a run is traced."""
+    new events and after a failure. `sampled` says by trace id and submitter whether a run is traced,
+    `describe` what the functions of this process are for."""
 
     def __init__(
         self,
@@ -98,6 +104,7 @@ class Projector:
         sampled: Sampled = lambda trace_id, parent: True,
         poll: tuple[float, float] = (0.1, 1.0),
         retry: tuple[float, float] = (1.0, 30.0),
+        describe: Describe | None = None,
     ) -> None:
         self.counts = Counts()
         self._log = log
@@ -111,6 +118,8 @@ class Projector:
         self._worker = Worker("agentflow-spans")
         self._pacer = Pacer()
         self._folds: OrderedDict[str, tuple[RunSpans, float]] = OrderedDict()
+        self._facts: OrderedDict[str, Facts] = OrderedDict()  # by hash of the definition
+        self._describe = describe
         self._cursor: str | None = None
         self._stored: str | None = None
         self._wake = asyncio.Event()
@@ -133,17 +142,24 @@ class Projector:
         """Send what is committed by now, as far as it can be done in `deadline` seconds, and end.
 
         What is left is sent by the next start on this store, if it keeps what it has; so a sink that fails
-        gets a second at most, which a command at a terminal can bear.
+        gets a second at most, which a command at a terminal can bear, and one that takes nothing 1.5 s.
         """
         task, self._task = self._task, None
         if task is None:
             return
         self._stopping = True
         self._wake.set()
-        began = time.monotonic()
+        began = moved = time.monotonic()
+        exported = self.counts.exported
         while not task.done():
-            passed = time.monotonic() - began
-            if passed >= (min(deadline, _HOPELESS_WAIT_S) if self._hopeless() else deadline):
+            now = time.monotonic()
+            if self.counts.exported != exported:
+                exported, moved = self.counts.exported, now
+            passed = now - began
+            if (
+                passed >= (min(deadline, _HOPELESS_WAIT_S) if self._hopeless() else deadline)
+                or now - moved >= _SILENT_WAIT_S
+            ):
                 _log.warning("spans_left", hint="they are sent by the next start on this store")
                 task.cancel()
             await asyncio.wait({task}, timeout=max(0.0, min(0.1, deadline - passed)))
@@ -250,7 +266,12 @@ class Projector:
             known = self._folds.get(workflow_id)
             if known is None:
                 fold = RunSpans(
-                    workflow_id, self._limits, capture=self._capture, origin=await self._origin(event)
+                    workflow_id,
+                    self._limits,
+                    capture=self._capture,
+                    origin=await self._origin(event),
+                    facts=await self._facts_of(event),
+                    describe=self._describe,
                 )
                 if event.offset > 0:
                     await self._refold(fold, event.offset)
@@ -273,6 +294,7 @@ class Projector:
                 return
             if offset == 0 and rows[0].offset == 0:
                 fold.origin = await self._origin(rows[0])
+                fold.facts = await self._facts_of(rows[0])
             await self._worker.call(self._fold_rows, fold, rows)
             offset = rows[-1].offset + 1
 
@@ -285,6 +307,19 @@ class Projector:
         except LogCorrupt:
             return None
         return await root_of(self._log, data)
+
+    async def _facts_of(self, event: StoredEvent) -> Facts:
+        """Return what the definition of a run says, if this is its first event; those of 64 are kept."""
+        found = None if event.offset else _IR_HASH.search(event.body)
+        if found is None:
+            return NO_FACTS
+        key = found[1].decode()
+        known = self._facts.get(key)
+        if known is None:
+            known = self._facts[key] = facts_of(await self._log.get_definition(key))
+            if len(self._facts) > _DEFINITIONS:
+                self._facts.popitem(last=False)
+        return known
 
     def _fold_rows(self, fold: RunSpans, rows: list[StoredEvent]) -> list[Span]:
         spans: list[Span] = []

@@ -50,7 +50,7 @@ class ProviderSink:
 
     struggling = False
 
-    def __init__(self, provider: object) -> None:
+    def __init__(self, provider: object, convention: str = "gen_ai_latest_experimental") -> None:
         if not isinstance(provider, TracerProvider):
             kind = type(provider).__name__
             raise ConfigurationError(
@@ -58,7 +58,8 @@ class ProviderSink:
                 hint="pass a TracerProvider of opentelemetry.sdk.trace",
             )
         self._ids = _GivenIds()
-        self._tracer: Any = provider.get_tracer(c.SCOPE, version("agentflow"), c.SCHEMA_URL)
+        self._convention = c.PINNED[convention]
+        self._tracer: Any = provider.get_tracer(c.SCOPE, version("agentflow"), self._convention.schema_url)
         if not hasattr(self._tracer, "id_generator"):  # the SDK is switched off, by OTEL_SDK_DISABLED
             raise ConfigurationError("tracer_provider exports nothing: OTEL_SDK_DISABLED is set")
         # Of this tracer alone; others of the provider keep their own.
@@ -79,7 +80,7 @@ class ProviderSink:
             span.name,
             _context_of(span),
             _KINDS[span.kind],
-            span.attributes,
+            self._convention.names(span.attributes),
             [Link(_context(r.trace_id, r.span_id, is_remote=False), r.attributes) for r in span.relations],
             start_time=span.start * 1000,
         )

@@ -51,9 +51,10 @@ def resource_of(*, instance: bool) -> Resource:
 class Readables:
     """Makes ReadableSpans of one service, with the ids and times that the log gave."""
 
-    def __init__(self) -> None:
+    def __init__(self, convention: str = "gen_ai_latest_experimental") -> None:
+        self._convention = c.PINNED[convention]
         self._resource = resource_of(instance=False)
-        self._scope = InstrumentationScope(c.SCOPE, version("agentflow"), c.SCHEMA_URL)
+        self._scope = InstrumentationScope(c.SCOPE, version("agentflow"), self._convention.schema_url)
 
     def of(self, spans: Iterable[Span]) -> list[ReadableSpan]:
         """Return the spans in the same order. Every span must have ended."""
@@ -69,7 +70,7 @@ class Readables:
             if span.parent_id is None
             else SpanContext(trace_id, int(span.parent_id, 16), span.remote_parent, _SAMPLED),
             resource=self._resource,
-            attributes=span.attributes,
+            attributes=self._convention.names(span.attributes),
             events=_counted(
                 [Event(note.name, note.attributes, note.at * 1000) for note in span.notes], span.dropped_notes
             ),

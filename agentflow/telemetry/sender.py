@@ -45,10 +45,17 @@ _ABOUT_DATA = ("Failed to encode", "Dropping span batch")
 class Sender:
     """A SpanSink over an OpenTelemetry exporter. `source` names the logger that the exporter complains to."""
 
-    def __init__(self, exporter: SpanExporter, *, answers: Answers | None = None, source: str = "") -> None:
+    def __init__(
+        self,
+        exporter: SpanExporter,
+        *,
+        answers: Answers | None = None,
+        source: str = "",
+        convention: str = "gen_ai_latest_experimental",
+    ) -> None:
         self._exporter = exporter
         self._answers = answers or Answers()
-        self._readables = Readables()
+        self._readables = Readables(convention)
         self._quiet = _Quiet()
         self._logger = logging.getLogger(source) if source else None
         if self._logger is not None:
@@ -177,11 +184,11 @@ def open_sender(settings: TelemetrySettings) -> Sender:
     The console is stderr: stdout belongs to the results of commands.
     """
     if settings.traces == "console":
-        return Sender(ConsoleSpanExporter(out=sys.stderr, formatter=_line))
+        return Sender(ConsoleSpanExporter(out=sys.stderr, formatter=_line), convention=settings.convention)
     if settings.protocol == "grpc":
         name = "opentelemetry.exporter.otlp.proto.grpc"
         module: Any = import_module(f"{name}.trace_exporter")
-        return Sender(module.OTLPSpanExporter(), source=f"{name}.exporter")
+        return Sender(module.OTLPSpanExporter(), source=f"{name}.exporter", convention=settings.convention)
     try:
         import requests
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -192,7 +199,12 @@ def open_sender(settings: TelemetrySettings) -> Sender:
         ) from error
     answers, session = Answers(), requests.Session()
     session.hooks["response"].append(answers.note)
-    return Sender(OTLPSpanExporter(session=session), answers=answers, source=OTLPSpanExporter.__module__)
+    return Sender(
+        OTLPSpanExporter(session=session),
+        answers=answers,
+        source=OTLPSpanExporter.__module__,
+        convention=settings.convention,
+    )
 
 
 def _line(span: ReadableSpan) -> str:

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from agentflow.errors import ConfigurationError
+from agentflow.telemetry.conventions import PINNED
 
 __all__ = ["Exporter", "Protocol", "TelemetrySettings", "read_settings"]
 
@@ -37,6 +38,8 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Exporter = "none"
     protocol: Protocol = "http/protobuf"
     metrics_protocol: Protocol = "http/protobuf"
+    logs: Exporter = "none"
+    logs_protocol: Protocol = "http/protobuf"
     endpoint: str = DEFAULT_ENDPOINT
     capture_content: bool = False
     value_length: int = LENGTH_LIMIT
@@ -44,11 +47,13 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
     link_count: int = COUNT_LIMIT
     sampler: str = "parentbased_always_on"
     sampler_ratio: float = 1.0
+    convention: str = "gen_ai_latest_experimental"
+    """The version of the GenAI conventions, as OTEL_SEMCONV_STABILITY_OPT_IN names it."""
 
     @property
     def active(self) -> bool:
         """Whether anything is exported."""
-        return self.traces != "none" or self.metrics != "none"
+        return (self.traces, self.metrics, self.logs) != ("none", "none", "none")
 
 
 def read_settings(env: Mapping[str, str] | None = None) -> TelemetrySettings:
@@ -56,8 +61,8 @@ def read_settings(env: Mapping[str, str] | None = None) -> TelemetrySettings:
     honoured.
 
     Spans are exported when OTEL_TRACES_EXPORTER says so, or an OTLP endpoint for all signals or for traces is
-    set. Metrics are exported when OTEL_METRICS_EXPORTER says so or an OTLP endpoint for metrics is set: a
-    trace store such as Jaeger takes no metrics, so its address alone does not turn them on.
+    set. Metrics are exported when OTEL_METRICS_EXPORTER says so or an OTLP endpoint for metrics is set, log
+    records likewise: a trace store such as Jaeger takes neither, so its address alone does not turn them on.
     """
     values = {key: value.strip() for key, value in (os.environ if env is None else env).items()}
 
@@ -74,6 +79,9 @@ def read_settings(env: Mapping[str, str] | None = None) -> TelemetrySettings:
         get("OTEL_METRICS_EXPORTER"),
         bool(get("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")),
     )
+    logs = _exporter(
+        "OTEL_LOGS_EXPORTER", get("OTEL_LOGS_EXPORTER"), bool(get("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT"))
+    )
     general = get("OTEL_EXPORTER_OTLP_PROTOCOL")
     sampler = get("OTEL_TRACES_SAMPLER") or "parentbased_always_on"
     if sampler not in _SAMPLERS:
@@ -85,6 +93,8 @@ def read_settings(env: Mapping[str, str] | None = None) -> TelemetrySettings:
         metrics=metrics,
         protocol=_protocol(get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or general, traces == "otlp"),
         metrics_protocol=_protocol(get("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL") or general, metrics == "otlp"),
+        logs=logs,
+        logs_protocol=_protocol(get("OTEL_EXPORTER_OTLP_LOGS_PROTOCOL") or general, logs == "otlp"),
         endpoint="the console" if traces == "console" else _shown(own or everything or DEFAULT_ENDPOINT),
         capture_content=_content(get(_CONTENT)),
         value_length=min(
@@ -98,6 +108,7 @@ def read_settings(env: Mapping[str, str] | None = None) -> TelemetrySettings:
         event_count=_limit(values, ("OTEL_SPAN_EVENT_COUNT_LIMIT",), COUNT_LIMIT),
         link_count=_limit(values, ("OTEL_SPAN_LINK_COUNT_LIMIT",), COUNT_LIMIT),
         sampler=sampler,
+        convention=_convention(get("OTEL_SEMCONV_STABILITY_OPT_IN")),
         sampler_ratio=_ratio(get("OTEL_TRACES_SAMPLER_ARG")) if "ratio" in sampler else 1.0,
     )
 
@@ -111,6 +122,19 @@ _SAMPLERS = (
     "parentbased_traceidratio",
 )
 _CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+
+
+def _convention(value: str) -> str:
+    """Return the version of the GenAI conventions; entries of the list about other areas are passed over."""
+    for entry in (part.strip() for part in value.split(",")):
+        if entry in PINNED:
+            return entry
+        if entry.partition("/")[0].partition("_latest")[0] == "gen_ai":
+            raise ConfigurationError(
+                f"OTEL_SEMCONV_STABILITY_OPT_IN: {entry!r} is not supported",
+                hint=f"write one of {', '.join(PINNED)}",
+            )
+    return "gen_ai_latest_experimental"
 
 
 def _exporter(name: str, value: str, endpoint: bool) -> Exporter:

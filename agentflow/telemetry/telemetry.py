@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,14 +13,18 @@ from agentflow.telemetry.projector import Projector, SpanSink
 from agentflow.telemetry.sampling import is_sampled
 from agentflow.telemetry.settings import TelemetrySettings, read_settings
 from agentflow.telemetry.span import Limits
+from agentflow.threads import in_thread
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricReader
 
     from agentflow.telemetry.instruments import Tally
+    from agentflow.telemetry.log_records import LogSender
     from agentflow.telemetry.metrics import Metrics
 
 __all__ = ["Telemetry", "limits_of"]
+
+_LAST_FLUSH_S = 1.0
 
 Observer = Callable[[str, int, Sequence[RunEvent], float], None]
 
@@ -49,6 +53,11 @@ class Telemetry:
 
             self._sink = open_sender(self.settings)
         self._metrics: Metrics | None = None
+        self._logs: LogSender | None = None
+        if self.settings.logs != "none":
+            from agentflow.telemetry.log_records import LogSender
+
+            self._logs = LogSender(self.settings)
         self._depths: Callable[[], Mapping[str, int]] = dict
         self._letters: Callable[[], Mapping[str, int]] = dict
         if readers or tally is not None or self.settings.metrics != "none":
@@ -73,9 +82,11 @@ class Telemetry:
         *,
         depths: Callable[[], Mapping[str, int]] = dict,
         letters: Callable[[], Mapping[str, int]] = dict,
+        describe: Callable[[str, str], str | None] | None = None,
     ) -> None:
         """Begin. `depths` gives the messages that wait by type of actor, `letters` the dead letters by
-        reason. The log must stay open until `aclose` is done."""
+        reason, `describe` the description of a function by its service and name. The log must stay open until
+        `aclose` is done."""
         self._depths, self._letters = depths, letters
         if self._sink is not None:
             self.projector = Projector(
@@ -84,16 +95,29 @@ class Telemetry:
                 limits_of(self.settings),
                 capture=self.settings.capture_content,
                 sampled=partial(is_sampled, self.settings),
+                describe=describe,
             )
             await self.projector.start()
         if self._metrics is not None:
             if self.projector is not None:
                 self._metrics.show(self.projector.counts)
             self._metrics.start()
+        if self._logs is not None:
+            self._logs.start()
 
     async def aclose(self, deadline: float = 5.0) -> None:
-        """Send what there is, for at most `deadline` seconds; spans that are left wait in the log."""
-        ends = [part.aclose(deadline) for part in (self.projector, self._metrics) if part is not None]
+        """Send what there is, for at most `deadline` seconds; spans that are left wait in the log.
+
+        Metrics and log records get 1 s: a process whose collector is dead must end all the same.
+        """
+        last = min(deadline, _LAST_FLUSH_S)
+        ends: list[Awaitable[None]] = []
+        if self.projector is not None:
+            ends.append(self.projector.aclose(deadline))
+        if self._metrics is not None:
+            ends.append(self._metrics.aclose(last))
+        if self._logs is not None:
+            ends.append(in_thread(partial(self._logs.close_within, last), "agentflow-logs-close"))
         await asyncio.gather(*ends)
         if self._sink is not None:  # also of one that never began
             self._sink.close()

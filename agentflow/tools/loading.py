@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,6 +47,8 @@ class ServiceLoader:
         self._opening: dict[tuple[str, bytes, str, bool], asyncio.Lock] = {}
         self._loading: set[asyncio.Future[Loaded]] = set()
         self._closed = False
+        self.workflows: Callable[[str, ServiceSpec, Path | None, bool], Service] | None = None
+        """Makes a service of type workflow: name, declaration, folder, and whether it is trusted."""
 
     async def load(
         self, name: str, spec: ServiceSpec, folder: Path | None, *, trusted: bool = True
@@ -87,7 +89,10 @@ class ServiceLoader:
             service = self._kept.get(key)
             is_new = service is None
             if service is None:
-                service = declared_service(name, spec, folder, trusted=trusted)
+                if spec.type == "workflow" and self.workflows is not None:
+                    service = self.workflows(name, spec, folder, trusted)
+                else:
+                    service = declared_service(name, spec, folder, trusted=trusted)
             problems: list[Diagnostic] | None = None
             try:
                 problems = await service.open()
@@ -100,6 +105,11 @@ class ServiceLoader:
             self._kept.move_to_end(key)
         await self._forget()
         return Loaded(service, [])
+
+    def find(self, name: str) -> Service | None:
+        """Return a service of this name that is kept: the one that was opened last."""
+        found = (service for service in reversed(self._kept.values()) if service.name == name)
+        return next(found, None)
 
     async def _forget(self) -> None:
         while len(self._kept) > _MOST_KEPT:

@@ -14,9 +14,13 @@ import msgspec
 from agentflow import known_secrets
 from agentflow.definition.redaction import redact
 from agentflow.json_numbers import costly_numbers
+from agentflow.tools.media import media_block
 from agentflow.tools.tool import Tool, ToolError
 
 __all__ = ["Unwritable", "breaches", "checked_output", "progress_value", "to_json"]
+
+
+_BINARY = (bytes, bytearray, memoryview)
 
 
 async def checked_output(tool: Tool, result: Any) -> Any:
@@ -27,6 +31,8 @@ async def checked_output(tool: Tool, result: Any) -> Any:
     Raises ToolError (`invalid_tool_output`): no JSON, over `max_output_bytes`, or in breach of
     `output_schema`.
     """
+    if isinstance(result, _BINARY):
+        result = media_block(bytes(cast("bytes", result)))
     try:
         value, size = to_json(result)
     except Unwritable as error:

@@ -14,9 +14,11 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import Category, ErrorInfo
 from agentflow.definition.ir import ServiceSpec, canonical_json
 from agentflow.errors import AgentflowError
+from agentflow.logs import get_logger
 
 __all__ = [
     "CallReport",
@@ -59,13 +61,14 @@ class CallSignals:
     """What passes between a call and whoever makes it while it is under way. `deadline` in microseconds of
     the wall clock; `show` is given each value of progress with its number, counted from 0."""
 
-    __slots__ = ("cancelled", "deadline", "show", "shown")
+    __slots__ = ("cancelled", "deadline", "show", "shown", "usage")
 
     def __init__(self, deadline: int | None = None, show: Callable[[int, Any], None] | None = None) -> None:
         self.cancelled = False
         self.deadline = deadline
         self.show = show
         self.shown = 0
+        self.usage: Usage | msgspec.UnsetType = msgspec.UNSET  # of the run that the call began
 
 
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,11 +144,10 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def logger(self) -> Any:
-        """A structlog logger that names run, step and call in each record."""
-        import structlog
-
-        logger = structlog.get_logger("agentflow.function")
-        return logger.bind(workflow_id=self.workflow_id, step_id=self.step_id, call_id=self.call_id)
+        """A structlog logger over the standard `agentflow.function`, which names run, step and call."""
+        return get_logger("agentflow.function").bind(
+            workflow_id=self.workflow_id, step_id=self.step_id, call_id=self.call_id
+        )
 
 
 class ToolError(AgentflowError):
@@ -210,7 +212,7 @@ class Tool:
     private: bool = False
     approval: bool = False
     declared: bool = False
-    max_output_bytes: int = 1 << 20
+    max_output_bytes: int = 4 << 20
     name: str = field(init=False)
     schema_hash: str = field(init=False)
 

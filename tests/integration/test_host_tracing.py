@@ -11,6 +11,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from opentelemetry import baggage, context, trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.instrumentation import dbapi
 from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -28,6 +29,7 @@ from agentflow.testing import ScriptedModel
 from agentflow.tools import Service
 from tests.integration.support.runs import chain, document, log_of, step
 from tests.unit.server.kit import agents, serving
+from tests.unit.telemetry.collector import Collector
 
 
 class Traces:
@@ -230,8 +232,20 @@ def instrumented(traces: Traces) -> Iterator[None]:
     dbapi.unwrap_connect(sqlite3, "connect")
 
 
-async def test_a_web_application_with_its_instrumentations(traces: Traces, instrumented, tmp_path):
-    """One trace from each request through run, step and call to the database query inside it."""
+@pytest.fixture
+def collector(traces: Traces) -> Iterator[Collector]:
+    """A second receiver of what the provider of the application sends."""
+    with Collector() as found:
+        exporter = OTLPSpanExporter(endpoint=f"{found.url}/v1/traces")
+        traces.provider.add_span_processor(SimpleSpanProcessor(exporter))
+        yield found
+
+
+async def test_a_web_application_with_its_instrumentations(
+    traces: Traces, instrumented, collector: Collector, tmp_path
+):
+    """One trace from each request through run, step and call to the database query inside it. A collector
+    that is sent the same spans over OTLP sees the same."""
     database = str(tmp_path / "shop.db")
 
     @function(side_effect="read")
@@ -271,3 +285,10 @@ async def test_a_web_application_with_its_instrumentations(traces: Traces, instr
         assert above == ["execute_tool desk__look", "process look", "invoke_workflow look", "GET /look/{n}"]
         runs = {s.attributes.get("agentflow.run.id") for s in some if s.attributes} - {None}
         assert len(runs) == 1
+
+    def seen(trace_id: int, span_id: int, parent: int | None) -> tuple[str, str, str]:
+        return f"{trace_id:032x}", f"{span_id:016x}", "" if parent is None else f"{parent:016x}"
+
+    sent = {(s.trace_id.hex(), s.span_id.hex(), s.parent_span_id.hex()) for s in collector.spans}
+    ours = [(s.context, None if s.parent is None else s.parent.span_id) for s in spans]
+    assert sent == {seen(context.trace_id, context.span_id, parent) for context, parent in ours}

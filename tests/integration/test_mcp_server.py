@@ -17,9 +17,10 @@ from mcp.client import Client
 from mcp.client.stdio import stdio_client
 
 from agentflow import Runtime, Service, function
-from agentflow.cli.mcp_tools import WorkflowTools, input_schema
+from agentflow.cli.mcp_tools import WorkflowTools
 from agentflow.cli.target import LocalTarget
 from agentflow.definition import load_value
+from agentflow.definition.call_schema import input_schema
 from agentflow.definition.ir import EndNode, InputSpec, StartNode, WaitNode, Workflow
 from agentflow.definition.loader import definition_of
 from agentflow.errors import ConfigurationError

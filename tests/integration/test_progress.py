@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 from pydantic import BaseModel
-from structlog.testing import capture_logs
 
 from agentflow import Runtime
 from agentflow.tools import Service, ToolContext, ToolError, function, invoke
@@ -89,15 +88,15 @@ async def test_results_and_progress_may_be_models():
     assert await invoke(make_tool("s", f), {}, CTX) == {"row": {"path": "a"}, "at": "b"}
 
 
-async def test_a_logger_names_run_step_and_call():
+async def test_a_logger_names_run_step_and_call(caplog: pytest.LogCaptureFixture, capsys: Any):
     def f(ctx: ToolContext) -> None:
-        ctx.logger.info("looked", rows=3)
+        ctx.logger.warning("looked", rows=3)
 
-    with capture_logs() as logs:
-        await invoke(make_tool("s", f), {}, CTX)
-    (record,) = logs
-    assert (record["event"], record["rows"], record["workflow_id"]) == ("looked", 3, "wf_1")
+    await invoke(make_tool("s", f), {}, CTX)
+    (record,) = [vars(r) for r in caplog.records if r.name == "agentflow.function"]
+    assert (record["msg"], record["rows"], record["workflow_id"]) == ("looked", 3, "wf_1")
     assert (record["step_id"], record["call_id"]) == ("a", "call_1")
+    assert capsys.readouterr().out == ""
 
 
 async def begun(runtime: Runtime) -> Any:

@@ -11,9 +11,8 @@ import msgspec
 
 from agentflow.definition.conversation import Message, Usage
 from agentflow.definition.failure import ErrorInfo
-from agentflow.definition.ir import AgentSpec, canonical_json
+from agentflow.definition.ir import AgentSpec
 from agentflow.definition.schemas import validate
-from agentflow.engine.agents.progress import ToolRecord
 
 __all__ = [
     "EMPTY_REPAIR",
@@ -27,7 +26,6 @@ __all__ = [
     "response_of",
     "shared_opening",
     "takes_any_text",
-    "tool_message",
 ]
 
 _FENCE = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\r?\n(.*?)```", re.DOTALL)
@@ -114,20 +112,6 @@ def response_of(spec: AgentSpec, output: Any, usage: Usage | None) -> dict[str, 
         "usage": None if usage is None else msgspec.to_builtins(usage),
         "workflow_id": None,
     }
-
-
-def tool_message(record: ToolRecord) -> Message:
-    """Return a settled call's result or error, as an answer to the model."""
-    call = record.call
-    if record.state == "done":
-        content = compact(record.output)
-    else:
-        error = record.error
-        body: dict[str, Any] = {"code": error.code, "message": error.message} if error else {}
-        if error is not None and error.details:
-            body["details"] = error.details
-        content = canonical_json({"error": body}).decode()
-    return Message(role="tool", content=content, tool_call_id=call.id, name=call.name)
 
 
 def repair(error: ErrorInfo) -> Message:

@@ -71,6 +71,7 @@ class AgentProgress:
         "failed_calls",
         "finish_reason",
         "first_failure",
+        "found",
         "has_answer",
         "known_results",
         "loops_in",
@@ -107,6 +108,7 @@ class AgentProgress:
         self.turn_open = False  # begun, and its model call has not been answered
         self.asked_at: int | None = None  # microseconds; since then it wants a model call
         self.offered: frozenset[tuple[str, str]] = frozenset()  # names and schema hashes of its functions
+        self.found: tuple[str, ...] = ()  # functions that it has searched for, which are offered too
         self.measured: Measured | None = None
         self.min_output = 0  # tokens; an answer was cut at one less because the budget left no more
         self.model_call: str | None = None  # the open one

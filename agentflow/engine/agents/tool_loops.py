@@ -21,7 +21,7 @@ _TIMES_IN_A_LOOP = 3
 
 def note_round(progress: AgentProgress, answered: Iterable[tuple[ToolRecord, Message]]) -> Message | None:
     """Take note of a round of calls and what their model is told; return what it is told of a loop."""
-    calls = {(r.name, _arguments(r)): _digest(message.content) for r, message in answered}
+    calls = {(r.name, _arguments(r)): _digest(_told(message)) for r, message in answered}
     known = progress.known_results
     is_new = any(key not in known or known[key][0] != digest for key, digest in calls.items())
     progress.rounds_without_news = 0 if is_new else progress.rounds_without_news + 1
@@ -47,6 +47,10 @@ def note_round(progress: AgentProgress, answered: Iterable[tuple[ToolRecord, Mes
 def _arguments(record: ToolRecord) -> str:
     found, value = conversation.parse(record.call.arguments.strip() or "{}")
     return _digest(canonical_json(value).decode() if found else record.call.arguments)
+
+
+def _told(message: Message) -> str:
+    return "\n".join((message.content, *(part.data for part in message.media)))
 
 
 def _digest(text: str) -> str:

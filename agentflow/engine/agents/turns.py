@@ -55,9 +55,7 @@ def initialize(state: RunState, activation: Activation, prompt: str, data: Any, 
                     step_index=activation.node.index, previous_agent=activation.node.previous_agent
                 ),
             ),
-            tools=tuple(
-                ev.ToolDigest(name=t.name, schema_hash=t.schema_hash) for t in binding.tools.values()
-            ),
+            tools=tuple(ev.ToolDigest(name=t.name, schema_hash=t.schema_hash) for t in binding.offered()),
         )
     ]
 
@@ -190,6 +188,7 @@ def _call_started(
         messages=new,
         request_hash=_request_hash(progress.digest, ref, parameters, new),
         reserved=ev.Reserved(tokens=need.tokens(output), cost_usd=need.cost(output)),
+        server=need.terms.server,
     )
 
 

@@ -7,9 +7,9 @@ from typing import Literal
 from agentflow.definition.conversation import Usage, add_tool_call, add_usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.activation import NO_USAGE, Activation
-from agentflow.engine.agents import conversation
 from agentflow.engine.agents.progress import ToolRecord
 from agentflow.engine.agents.tool_loops import note_round
+from agentflow.engine.agents.tool_messages import tool_message
 from agentflow.engine.bounding_steps import bounding_steps
 from agentflow.engine.call_queue import bounds_calls
 from agentflow.engine.state import OpenCall, RunState
@@ -146,7 +146,7 @@ def settle_tool(state: RunState, activation: Activation, record: ToolRecord) -> 
         return  # a recorded call of a handler, which goes on by itself
     if all(r.state in ("done", "failed") for r in progress.tools.values()):
         activation.node.kind.calls_settled(progress)
-        answered = [(r, conversation.tool_message(r)) for r in progress.tools.values()]
+        answered = [(r, tool_message(r)) for r in progress.tools.values()]
         progress.pending = [message for _, message in answered]
         told = note_round(progress, answered)
         if told is not None:

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import UNSET
 
 from agentflow.engine.activation import Activation
+from agentflow.engine.agents.function_search import is_search, merge_found
 from agentflow.engine.folds.common import (
     open_call,
     record_of,
@@ -68,6 +69,10 @@ def _tool_completed(state: RunState, data: ev.ToolCallCompleted, offset: int, ts
     assert record is not None
     record.state, record.executed = "done", True
     record.output, record.output_size = data.output, data.output_size
+    if data.usage is not UNSET:
+        use(state, activation, data.usage)
+    if activation.agent is not None and is_search(record.info):
+        activation.agent.found = merge_found(activation.agent.found, data.output)
     activation.interruptions = 0
     if activation.node.kind.judges_calls and record is activation.tool and data.replayed is UNSET:
         _bill(state, activation, data.output)
@@ -84,6 +89,8 @@ def _tool_failed(state: RunState, data: ev.ToolCallFailed, offset: int, ts: int)
     record.error, record.executed, record.outcome = data.error, data.executed, data.outcome
     if activation.node.kind.judges_calls and record is activation.tool and data.replayed is UNSET:
         _bill(state, activation, data.error.details)
+    if data.usage is not UNSET:
+        use(state, activation, data.usage)
     if data.error.category == "interrupted":
         was_away(state, activation, data.error, ts)
     if data.will_retry:

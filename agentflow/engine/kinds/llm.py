@@ -157,7 +157,7 @@ class Llm(Agent):
         progress = AgentProgress(f"{state.workflow_id}{activation.key}", value.get("system", ""), None)
         binding = state.bindings.of_node(activation.node)
         progress.models = binding.models
-        progress.offered = frozenset((tool.name, tool.schema_hash) for tool in binding.tools.values())
+        progress.offered = frozenset((tool.name, tool.schema_hash) for tool in binding.offered())
         progress.pending = opening_of(value, prompted=_spec(activation.node).append_prompt_as_user)
         return progress
 

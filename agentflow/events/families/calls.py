@@ -159,7 +159,7 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True):
 
 class ModelCallStarted(ModelEvent, frozen=True, kw_only=True):
     """A request is about to be sent. `messages` holds only those new since the context's previous call,
-    `messages_from` the index of the first of them."""
+    `messages_from` the index of the first of them. `server` is host and port of a provider that has one."""
 
     EVENT_TYPE: ClassVar[str] = "model.call_started"
 
@@ -171,6 +171,7 @@ class ModelCallStarted(ModelEvent, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
     request_hash: str
     reserved: Reserved
+    server: str | UnsetType = UNSET
 
 
 class ModelCallCompleted(ModelEvent, frozen=True, kw_only=True):
@@ -221,7 +222,7 @@ class ToolCallStarted(ToolEvent, frozen=True, kw_only=True):
 
 
 class ToolCallCompleted(ToolEvent, frozen=True, kw_only=True):
-    """The tool answered; never executed again."""
+    """The tool answered; never executed again. `usage` is that of the run which the call began."""
 
     EVENT_TYPE: ClassVar[str] = "tool.call_completed"
 
@@ -230,6 +231,7 @@ class ToolCallCompleted(ToolEvent, frozen=True, kw_only=True):
     status: Literal["success", "success_no_data"]
     output: Any
     output_size: int
+    usage: Usage | UnsetType = UNSET
 
 
 class ToolCallFailed(ToolEvent, frozen=True, kw_only=True):
@@ -243,6 +245,7 @@ class ToolCallFailed(ToolEvent, frozen=True, kw_only=True):
     executed: bool
     outcome: Literal["not_started", "failed", "unknown"]
     will_retry: bool
+    usage: Usage | UnsetType = UNSET
 
 
 class Binding(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from .helpers import ask, ids, tool
 from .wire_formats import CHAT, GEMINI, MESSAGES, RESPONSES, WIRES, Call, Wire, encode
 from .wire_server import WireServer, plain, sending
 
+DONE = b"data: [DONE]\n\n"
 KEY = "sk-of-the-tests-0123456789"
 LOOKUP = tool("crm.lookup", id={"type": "integer"})
 CALLS: list[Call] = [("p1", "crm__lookup", ['{"id"', ": 1}"]), ("p2", "crm__lookup", ['{"id": 2}'])]
@@ -116,6 +117,30 @@ async def test_an_error_inside_a_stream(wire: Wire) -> None:
     error = await fail(wire, sending(encode([*whole[:-2], wire.error])))
     assert (error.info.category, error.info.code) == ("transient", "server_error")
     assert error.partial in ("half", None, "")
+
+
+@each_wire
+async def test_what_follows_the_end_of_an_answer_is_no_part_of_it(wire: Wire) -> None:
+    whole = wire.stream(["he", "llo"], CALLS)
+    if wire is CHAT:
+        whole = whole.removesuffix(DONE) + DONE
+    expected = (await complete(wire, sending(whole))).message
+    if wire is GEMINI:  # which has no word for the end
+        follows = [b"data:\n\n", b": bye\n\n"]
+    else:
+        follows = [b"data:\n\n", b": bye\n\n", b"data: garbage\n\n", whole]
+    for more in follows:
+        reply = await complete(wire, sending(whole + more))
+        assert reply.message.content == expected.content
+        calls = [(call.name, call.arguments) for call in reply.message.tool_calls]
+        assert calls == [(call.name, call.arguments) for call in expected.tool_calls]
+
+
+@each_wire
+async def test_an_event_without_data_is_none(wire: Wire) -> None:
+    whole = wire.stream(["hello"])
+    reply = await complete(wire, sending(b"data:\n\n" + whole.replace(b"\n\n", b"\n\ndata: \n\n", 1)))
+    assert reply.message.content == "hello"
 
 
 @each_wire

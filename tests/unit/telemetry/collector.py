@@ -7,8 +7,10 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
@@ -21,6 +23,7 @@ class Collector:
         self.resources: list[dict[str, Any]] = []
         self.scopes: set[str] = set()
         self.metrics: dict[str, list[Any]] = {}
+        self.logs: list[LogRecord] = []
         self.headers: list[dict[str, str]] = []
         self.requests = 0
         self.body = b""
@@ -66,6 +69,12 @@ class Collector:
                 for scope in resource.scope_metrics:
                     for metric in scope.metrics:
                         self.metrics.setdefault(metric.name, []).append(metric)
+            return 200
+        if path == "/v1/logs":
+            with self.changed:
+                for resource in ExportLogsServiceRequest.FromString(body).resource_logs:
+                    self.logs += [record for scope in resource.scope_logs for record in scope.log_records]
+                self.changed.notify_all()
             return 200
         request = ExportTraceServiceRequest.FromString(body)
         found = [span for r in request.resource_spans for s in r.scope_spans for span in s.spans]

@@ -132,7 +132,7 @@ async def test_the_page_is_what_the_exporter_of_opentelemetry_shows():
             for s in f.samples
         }
 
-    assert len(names) == 15
+    assert len(names) == 16
     assert plain(found) == pytest.approx(plain(expected))
     await metrics.aclose(5)
 

@@ -75,7 +75,7 @@ def test_what_arrives_is_what_the_log_says(spans, monkeypatch):
     assert resource["deployment.environment.name"] == "test"
     assert resource["telemetry.sdk.language"] == "python"
     assert "service.instance.id" not in resource
-    assert collector.scopes == {"agentflow https://opentelemetry.io/schemas/1.41.0"}
+    assert collector.scopes == {"agentflow https://opentelemetry.io/schemas/1.44.0"}
     assert collector.headers[0]["authorization"] == "Bearer abc"
 
 

@@ -68,7 +68,7 @@ def call(number: object, name: str, arguments: dict, meta: dict) -> None:
     if what == "huge":
         print("x" * (17 << 20), flush=True)
     if what == "large":
-        send(id=number, result=text("x" * (2 << 20)))
+        send(id=number, result=text("x" * (5 << 20)))
     elif what == "picture":
         picture = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
         send(id=number, result={"content": [picture, {"type": "text", "text": "hi"}]})

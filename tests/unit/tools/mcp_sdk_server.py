@@ -4,7 +4,8 @@ import os
 from typing import Any
 
 from mcp.server.mcpserver import Context, MCPServer
-from mcp.types import ToolAnnotations
+from mcp.types import SamplingMessage, TextContent, ToolAnnotations
+from pydantic import BaseModel
 
 app = MCPServer("reference")
 
@@ -33,6 +34,25 @@ async def meta(ctx: Context) -> dict[str, Any]:
 @app.tool()
 def broken() -> str:
     raise ValueError("no way")
+
+
+class Size(BaseModel):
+    """What a person is asked for."""
+
+    size: int
+
+
+@app.tool()
+async def asks_a_person(ctx: Context) -> str:
+    """Elicits a value."""
+    return str(await ctx.elicit("Which size?", Size))
+
+
+@app.tool()
+async def asks_a_model(ctx: Context) -> str:
+    """Samples a model of the client."""
+    said = SamplingMessage(role="user", content=TextContent(type="text", text="hi"))
+    return str(await ctx.session.create_message([said], max_tokens=16))
 
 
 if __name__ == "__main__":

@@ -276,7 +276,7 @@ async def test_a_huge_answer_is_cut_off_while_it_comes(encoding: str) -> None:
     async with serve(Recorder(answer).app) as url, service(url) as made:
         error = await failure(made, "get", id="1")
     assert (error.info.category, error.info.code) == ("tool", "invalid_tool_output")
-    assert "more than 1,048,576 bytes" in error.info.message
+    assert "more than 4,194,304 bytes" in error.info.message
     assert not error.unknown
 
 

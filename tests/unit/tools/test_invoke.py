@@ -228,8 +228,8 @@ async def test_results_over_the_limit() -> None:
     info = await failure(f, changes={"max_output_bytes": 100}, n=99)
     assert info.code == "invalid_tool_output"
     assert info.message == "the result of s__f has 101 bytes, the limit is 100"
-    assert len(await call(f, n=(1 << 20) - 2)) == (1 << 20) - 2
-    assert (await failure(f, n=(1 << 20) - 1)).code == "invalid_tool_output"
+    assert len(await call(f, n=(4 << 20) - 2)) == (4 << 20) - 2
+    assert (await failure(f, n=(4 << 20) - 1)).code == "invalid_tool_output"
 
 
 async def test_results_in_breach_of_the_output_schema() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import AsyncGenerator, Callable
@@ -112,6 +113,8 @@ def check_reference(made: McpService) -> None:
         "note": ("external", False, False),
         "meta": ("external", False, False),
         "broken": ("external", False, False),
+        "asks_a_person": ("external", False, False),
+        "asks_a_model": ("external", False, False),
     }
     add = made.tools["add"]
     assert (add.name, add.description) == ("tools__add", "Adds two numbers.")
@@ -214,7 +217,7 @@ async def test_results_of_every_kind(tmp_path: Path) -> None:
             {"type": "text", "text": "hi"},
         ]
         for what, category, code, message in (
-            ("large", "tool", "invalid_tool_output", "the limit is 1,048,576"),
+            ("large", "tool", "invalid_tool_output", "the limit is 4,194,304"),
             ("wrong", "tool", "invalid_tool_output", "content"),
             ("refuse", "invalid_input", "invalid_tool_input", "n is refused"),
             ("break", "tool", "tool_execution_failed", "it broke"),
@@ -224,6 +227,14 @@ async def test_results_of_every_kind(tmp_path: Path) -> None:
             assert (error.info.category, error.info.code, error.unknown) == (category, code, False)
             assert message in error.info.message
         assert await call(made, "echo", n=1) == "1"
+
+
+@pytest.mark.parametrize("what", ["asks_a_person", "asks_a_model"])
+async def test_a_server_that_asks_its_client_for_something_is_refused(what: str) -> None:
+    async with opened(stdio(HERE, args=[str(HERE / "mcp_sdk_server.py")])) as made:
+        error = await failure(made, what)
+    assert (error.info.category, error.info.code) == ("tool", "tool_execution_failed")
+    assert re.search("Cannot send|not supported", error.info.message)  # by its protocol version
 
 
 # --- starting
