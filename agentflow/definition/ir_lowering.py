@@ -14,7 +14,15 @@ from agentflow.definition.common_checks import compile_services
 from agentflow.definition.expressions import unwrapped
 from agentflow.definition.graph_origin import GraphOrigin
 from agentflow.definition.input_checks import compile_inputs
-from agentflow.definition.ir_vocabulary import ALIASES, MODEL, POLICY, ir_document, is_default, is_expression
+from agentflow.definition.ir_vocabulary import (
+    AGENT,
+    ALIASES,
+    MODEL,
+    POLICY,
+    ir_document,
+    is_default,
+    is_expression,
+)
 from agentflow.definition.kinds import KINDS
 from agentflow.definition.policies import (
     Models,
@@ -201,7 +209,7 @@ class GraphLowering:
     def _value(self, found: Found, kind: Kind, key: str, at: str) -> Any:
         self._origin.enter(at, found)
         if isinstance(kind, OneOf):
-            own = self._own_form(found, kind)
+            own = self._own_form(found, kind, at)
             if own is not None:
                 return own
             kind = kind.by_type[json_type(found.node).rpartition(" ")[2]]
@@ -221,14 +229,23 @@ class GraphLowering:
             return found.value.strip()
         return found.value
 
-    def _own_form(self, found: Found, kind: OneOf) -> Any:
-        """Return what is written in a form of its own: approvals, models."""
+    def _own_form(self, found: Found, kind: OneOf, at: str) -> Any:
+        """Return what is written in a form of its own: approvals, models, names of agents."""
         if kind is APPROVAL:
             approval = compiled_approval(found)
             return None if approval is None else _WIRE(approval)
         if kind is MODEL:
             return _WIRE(self._models.choose(found))
+        if kind is AGENT and isinstance(found.value, str):
+            return self._registered_agent(found, at)
         return None
+
+    def _registered_agent(self, found: Found, at: str) -> dict[str, Any]:
+        name = self._text(found, "agent", at)
+        self._origin.enter(f"{at}/name", found)
+        if not name:
+            self._origin.refused.add(f"{at}/name")
+        return {"name": name, "system_prompt": "", "registered": True}
 
     def _cache(self, found: Found, at: str) -> Any:
         cache = compiled_cache(found)
@@ -352,7 +369,10 @@ class GraphLowering:
                 message = f'the agent of "{wire["id"]}" has tools and functions'
                 self._report.error("E_CONFLICTING_FIELDS", message, member.key, member.pointer, "keep one")
             agent["functions"] = [_function(name) for name in dict.fromkeys(tools)]
-        if "model" not in agent:
+            written = found.get("tools") or (None if inside is None else inside.get("tools"))
+            if written is not None:
+                self._origin.enter(f"{pointer}/agent/functions", written)
+        if "model" not in agent and not agent.get("registered"):
             model = self._models.choose(None)
             if model is not None:
                 agent["model"] = _WIRE(model)

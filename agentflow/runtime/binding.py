@@ -22,6 +22,8 @@ from agentflow.definition.diagnostics import Diagnostic, did_you_mean
 from agentflow.definition.ir import AgentSpec, FunctionRef, ModelRef, Workflow, canonical_json
 from agentflow.definition.kinds import kind_of
 from agentflow.definition.node import WORKER_PREFIX, WORKERS, Needed, ToolDeclaration
+from agentflow.definition.report import NOWHERE
+from agentflow.definition.source_tree import Place
 from agentflow.engine import Bindings, BoundGraph, ModelTerms, StepBinding, ToolInfo
 from agentflow.engine.agents.handoffs import handoff_tools
 from agentflow.engine.effect_replay import Policy, Recording
@@ -57,19 +59,28 @@ Implicit = Literal["ask", "allow", "deny"]
 """What becomes of functions that are declared to change something and granted only by "all" or `*`: offered,
 and a person is asked before each call; offered; not offered (page 001 §5.6)."""
 
-Locate = Callable[[str], tuple[int | None, int | None]]
-"""A JSON pointer of the document to (line, column)."""
+Locate = Callable[[str], tuple[Place, str]]
+"""A JSON pointer of the document as the graph says it to its place, and to the pointer in the source."""
 
 
 HasGraph = Callable[[str], Awaitable[bool]]
 """Whether a graph is registered under a name."""
 
 
-BindsGraph = Callable[[Workflow], Awaitable["Bound"]]
+BindsGraph = Callable[["Workflow | str"], Awaitable["Bound"]]
+
+
+FindsGraph = Callable[["Workflow | str"], Awaitable["Workflow | None"]]
+"""Return a graph as it is to run: of a name the graph that is registered under it, None without one; of a
+graph the same one with its registered agents. Raises DefinitionError."""
 
 
 async def _has_none(name: str) -> bool:
     return False
+
+
+async def _find_none(graph: Workflow | str) -> Workflow | None:
+    return None if isinstance(graph, str) else graph
 
 
 class Pins:
@@ -108,6 +119,8 @@ class Bound:
         """Of the graphs that became known in a stored run."""
         self.bind_graph: BindsGraph | None = None
         """Binds a graph that becomes known in the run, by the same rules."""
+        self.graph: Workflow | None = None
+        """Such a graph as it was bound, if it is another one than was asked for."""
         self.own_models: Models | None = None
         """What makes the model calls of this run alone, if it is not the providers of the Runtime."""
 
@@ -273,7 +286,7 @@ class _Binder:
         hint: str | None = None,
         severity: Literal["error", "warning"] = "error",
     ) -> None:
-        line, column = self.locate(path)
+        (line, column), path = self.locate(path)
         self.bound.diagnostics.append(
             Diagnostic(
                 code=code,
@@ -331,11 +344,16 @@ class _Binder:
         )
         if what == "reducer":
             hint = "call agentflow.reducers.register in this process"
+        if what == "agent":
+            hint = "register it: Runtime.register(agent), or serve --load module:agent"
         self._report("E_UNREGISTERED_CALLABLE", f'no {what} is registered as "{name}"', path, hint)
 
     # -- agents ---------------------------------------------------------------------------------
 
     def _agent(self, node: BoundNode, spec: AgentSpec) -> None:
+        if spec.registered:
+            self._unregistered("agent", spec.name, node.agent_place)
+            return
         tools = self._functions(node, spec)
         refs = self._models(node.id, spec, node.agent_place, is_pool=node.binds.agent_is_pool)
         self._check_capability(node, spec, refs, tools)
@@ -391,8 +409,11 @@ class _Binder:
         for problem in parameter_problems(ref.parameters, ref.name, self.models.profile(ref)):
             key = _escape(problem.name)
             homes = [f"{place}/{key}", *self._alias_places(problem.name, key)]
-            path = next((p for p in homes if self.locate(p) != self.locate(p.rpartition("/")[0])), homes[0])
+            path = next((p for p in homes if self._place(p) != self._place(p.rpartition("/")[0])), homes[0])
             self._report_once(problem.code, problem.message, path, problem.hint)
+
+    def _place(self, path: str) -> Place:
+        return self.locate(path)[0]
 
     def _alias_places(self, name: str, key: str) -> list[str]:
         roots = ("/models",) if self.format == "linear" else ("/workflow/models", "/models")
@@ -666,7 +687,7 @@ async def bind(
     models: Models,
     loader: ServiceLoader,
     folder: Path | None = None,
-    locate: Locate = lambda _: (None, None),
+    locate: Locate = lambda path: (NOWHERE, path),
     file: str | None = None,
     format: str = "ir/v0",
     pins: Pins | None = None,
@@ -674,6 +695,7 @@ async def bind(
     trusted: bool = True,
     code: Callables | None = None,
     has_graph: HasGraph | None = None,
+    find_graph: FindsGraph = _find_none,
     named: Service | None = None,
 ) -> Bound:
     """Resolve every model and function of the graph; see `Bound.diagnostics`.
@@ -691,9 +713,12 @@ async def bind(
     )
     bound = await binder.run(loader, folder, trusted)
 
-    async def bind_graph(graph: Workflow) -> Bound:
+    async def bind_graph(asked: Workflow | str) -> Bound:
+        graph = await find_graph(asked)
+        if graph is None:
+            return Bound()
         of_run = {field: getattr(workflow, field) for field in ("services", "models", "graphs")}
-        return await bind(
+        bound = await bind(
             msgspec.structs.replace(graph, **of_run),
             registry=registry,
             models=models,
@@ -703,8 +728,11 @@ async def bind(
             trusted=trusted,
             code=code,
             has_graph=has_graph,
+            find_graph=find_graph,
             named=named,
         )
+        bound.graph = None if graph is asked else graph
+        return bound
 
     bound.bind_graph = bind_graph
     return bound

@@ -18,8 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from msgspec import UNSET
 
+from agentflow.definition.dynamic_graph import fitted_graph
 from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.ir import Capabilities, Workflow
 from agentflow.definition.loader import Definition, Submission, check_inputs
+from agentflow.definition.registered_agents import with_agents
 from agentflow.errors import (
     AgentflowError,
     CommandRefused,
@@ -49,7 +52,7 @@ from agentflow.runtime.command_handlers import (
 from agentflow.runtime.run_launch import GRAPH_DEPTH, shares_slot
 from agentflow.runtime.submission import load_aside, started_event, with_options
 from agentflow.runtime.submit import SubmitCommand
-from agentflow.runtime.workflow_code import WorkflowWithCode
+from agentflow.runtime.workflow_code import RegisteredAgent, WorkflowWithCode
 from agentflow.tools import ToolError
 
 if TYPE_CHECKING:
@@ -123,19 +126,25 @@ class ChildRunCommands(SubmitCommand):
         self.graph_source: GraphSource | None = None
         """Where graphs are found that were not registered here, such as the definitions of a daemon."""
 
-    def register(self, workflow: WorkflowWithCode | str, submission: Submission | None = None) -> None:
-        """Register a workflow that was built in Python, or a definition under a name.
+    def register(
+        self, workflow: WorkflowWithCode | RegisteredAgent | str, submission: Submission | None = None
+    ) -> None:
+        """Register a workflow that was built in Python, an Agent, or a definition under a name.
 
-        Runs of the workflow that another process left go on here, and `graph` of a subgraph may state its
-        name or the given one; the last registration of a name counts. A run that goes on after a restart
-        needs its workflow and its subgraphs registered again: without its code it pauses,
+        A node of kind `agent` may state the name of an Agent; a run keeps the one that it began with. Runs of
+        the workflow that another process left go on here, and `graph` of a subgraph may state its name or the
+        given one; the last registration of a name counts. A run that goes on after a restart needs its
+        workflow and its subgraphs registered again: without its code it pauses,
         `definition_unavailable`.
         """
-        if not isinstance(workflow, str):
+        if isinstance(workflow, RegisteredAgent):
+            agent = msgspec.structs.replace(workflow.spec(), exchanges="values")
+            self._agents[agent.name] = agent
+        elif not isinstance(workflow, str):
             self._code.add(workflow)
             self._graphs_by_name[workflow.definition.name] = workflow.definition
         elif submission is None:
-            raise TypeError("register takes a workflow built in Python, or a name and a definition")
+            raise TypeError("register takes a workflow built in Python, an Agent, or a name and a definition")
         else:
             self._graphs_by_name[workflow] = submission
 
@@ -149,6 +158,15 @@ class ChildRunCommands(SubmitCommand):
 
     async def _has_graph(self, name: str, *, trusted: bool) -> bool:
         return await self._registered(name, trusted=trusted) is not None
+
+    async def _find_graph(self, graph: Workflow | str, *, trusted: bool) -> Workflow | None:
+        """Return a graph that is to run in the log of another: see `binding.FindsGraph`."""
+        if isinstance(graph, str):
+            found = await self._registered(graph, trusted=trusted)
+            if found is None:
+                return None
+            graph = (await load_aside(found.submission, UNSET))[0].workflow
+        return with_agents(graph, self._agents)
 
     # -- workflows that models run ------------------------------------------------------------------
 
@@ -169,7 +187,7 @@ class ChildRunCommands(SubmitCommand):
         if found is None:
             message = f'no workflow "{name}" is registered'
             raise ToolError.of("policy", "subgraph_not_found", message, executed=False)
-        definition, _, _ = await load_aside(found.submission, UNSET)
+        definition, _, _ = await self._load_aside(found.submission, UNSET)
         definition = with_options(definition, inherited := _inherited(parent))
         value, problems = check_inputs(definition, input)
         bound = await self.bind(definition, trusted=trusted, code=self._injected(parent, parent_id))
@@ -274,7 +292,9 @@ class ChildRunCommands(SubmitCommand):
             if found is None:
                 raise CommandRefused(f'no graph "{submission}" is registered', code="subgraph_not_found")
             submission = found.submission
-        definition, _, _ = await load_aside(submission, UNSET)
+        definition, _, _ = await self._load_aside(submission, UNSET)
+        if request.grants:
+            definition = _granted(definition, request.grants)
         inherited = _inherited(parent)
         definition = with_options(definition, inherited)
         code = self._nested_code(parent, request, definition)
@@ -434,6 +454,16 @@ class ChildRunCommands(SubmitCommand):
                 self._registry.start_soon(
                     self._send_on(row.workflow_id, Cancel(reason=reason, by=row.parent))
                 )
+
+
+def _granted(definition: Definition, grants: tuple[Capabilities, ...]) -> Definition:
+    """Return the definition of a child run as its caller may run it. Raises DefinitionError."""
+    from agentflow.definition.ir import ir_hash
+
+    found = fitted_graph(definition.workflow, grants)
+    if isinstance(found, list):
+        raise DefinitionError(found)
+    return msgspec.structs.replace(definition, workflow=found, ir_hash=ir_hash(found))
 
 
 def _inherited(parent: ev.WorkflowStarted) -> dict[str, Any]:

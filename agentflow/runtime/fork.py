@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from agentflow.definition.diagnostics import or_which, sort_diagnostics
-from agentflow.definition.loader import Definition
+from agentflow.definition.diagnostics import Diagnostic, or_which, sort_diagnostics
+from agentflow.definition.loader import Definition, Submission
 from agentflow.errors import CommandRefused, DefinitionError, RunExists, RunNotFound
 from agentflow.events.catalogue import ForkOrigin, SystemStateSaved, WorkflowStarted
 from agentflow.events.envelope import decode, encode, micros
@@ -22,7 +22,7 @@ from agentflow.records.pipeline import REQUESTER_LABEL, requester_of
 from agentflow.records.read_model import base_of_fork
 from agentflow.runtime.other_definition import check_results, check_same_graph
 from agentflow.runtime.recovery import RecoveryCommands
-from agentflow.runtime.submission import FORMAT_LABEL, checked_labels, load_aside, started_event
+from agentflow.runtime.submission import FORMAT_LABEL, checked_labels, started_event
 from agentflow.runtime.workflow_code import CodeTable, WorkflowWithCode
 
 if TYPE_CHECKING:
@@ -168,6 +168,12 @@ class ForkCommand(RecoveryCommands):
         """Return the id of a new run. Raises ConfigurationError if `wanted` is no id."""
         raise NotImplementedError
 
+    async def _load_aside(
+        self, submission: Submission | WorkflowWithCode, input: Any
+    ) -> tuple[Definition, Any, list[Diagnostic]]:
+        """Load a submission with the registered agents that it names."""
+        raise NotImplementedError
+
     async def fork(
         self,
         workflow_id: str,
@@ -251,7 +257,7 @@ class ForkCommand(RecoveryCommands):
         from agentflow.definition.loader import check_inputs
 
         code = self._code.add(submission) if isinstance(submission, WorkflowWithCode) else None
-        definition, _, _ = await load_aside(submission, UNSET)
+        definition, _, _ = await self._load_aside(submission, UNSET)
         check_same_graph(workflow_id, await self._graph(begin.ir_hash), definition.workflow)
         if code is None:
             code = self._code.find(definition.name, definition.ir_hash)

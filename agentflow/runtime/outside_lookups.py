@@ -133,7 +133,7 @@ class OutsideLookups:
 
             return LookedUp(activation_key=key, hit=unbound_graph(error))
 
-        self._run.ctx.pipe(self._run.launch.directory.bind_graph(asked.workflow()), found, failed)
+        self._run.ctx.pipe(self._run.launch.directory.bind_graph(asked.definition()), found, failed)
 
     def ask_store(self, offset: int) -> None:
         """Make the accesses of decisions that are durable up to `offset`."""

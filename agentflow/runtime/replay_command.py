@@ -23,7 +23,7 @@ from agentflow.events.decoding import decode_page
 from agentflow.events.envelope import micros
 from agentflow.records.read_model import base_of_fork
 from agentflow.runtime.fork import ForkCommand
-from agentflow.runtime.submission import json_problem, load_aside, started_event, with_options
+from agentflow.runtime.submission import json_problem, started_event, with_options
 
 if TYPE_CHECKING:
     from agentflow.engine import BaseEvent, Graph
@@ -132,7 +132,7 @@ class ReplayCommand(ForkCommand):
         origin = begin.replay_of
         assert origin is not UNSET
         given = begin.input if input is None else input
-        definition, value, problems = await load_aside(submission, given)
+        definition, value, problems = await self._load_aside(submission, given)
         definition = with_options(definition, begin.options)
         kept = {name: option for name, option in begin.options.items() if name not in ("models", "folder")}
         said = started_event(definition, Bound(), value, begin.labels, kept, [], begin.by)

@@ -317,7 +317,7 @@ class Runtime(ChildRunCommands):
             models=self.models,
             loader=self._pools.loader,
             folder=definition.folder,
-            locate=definition.positions.at,
+            locate=definition.positions.find,
             file=definition.file,
             format=definition.format,
             pins=pins,
@@ -325,6 +325,7 @@ class Runtime(ChildRunCommands):
             trusted=trusted,
             code=code,
             has_graph=partial(self._has_graph, trusted=trusted),
+            find_graph=partial(self._find_graph, trusted=trusted),
             named=self._graph_service(),
         )
         if is_plain:
@@ -373,6 +374,7 @@ class Runtime(ChildRunCommands):
         options: dict[str, Any] = begin.options
         folder = options.get("folder")
         grants: Any = {} if begin.grants is UNSET else begin.grants
+        is_trusted: bool = trusted and options.get("trusted", True)
         found = await bind(
             workflow,
             registry=self._registry_for(begin.definition.format),
@@ -382,7 +384,8 @@ class Runtime(ChildRunCommands):
             format=begin.definition.format,
             pins=Pins(options.get("models") or {}, grants),
             implicit=self._implicit,
-            trusted=trusted and options.get("trusted", True),
+            trusted=is_trusted,
+            find_graph=partial(self._find_graph, trusted=is_trusted),
             code=self._code.find(begin.definition.name, begin.ir_hash, workflow_id),
             named=self._graph_service(),
         )

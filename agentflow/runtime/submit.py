@@ -14,7 +14,9 @@ import msgspec
 from msgspec import UNSET
 
 from agentflow.definition.diagnostics import Diagnostic, or_which, sort_diagnostics
+from agentflow.definition.ir import AgentSpec, ir_hash
 from agentflow.definition.loader import Definition, Submission
+from agentflow.definition.registered_agents import with_agents
 from agentflow.errors import (
     CommandRefused,
     ConfigurationError,
@@ -88,6 +90,8 @@ class SubmitCommand(RunResults):
     def __init__(self) -> None:
         super().__init__()
         self._code = CodeTable()
+        self._agents: dict[str, AgentSpec] = {}
+        """By name: the agents that nodes may name."""
         self._definitions_put: dict[str, float] = {}  # seconds of the clock that the store stamps them with
 
     async def bind(
@@ -100,6 +104,16 @@ class SubmitCommand(RunResults):
     ) -> Bound:
         """Resolve models and functions."""
         raise NotImplementedError
+
+    async def _load_aside(
+        self, submission: Submission | WorkflowWithCode, input: Any
+    ) -> tuple[Definition, Any, list[Diagnostic]]:
+        """Load a submission with the registered agents that it names: see `load_aside`."""
+        definition, value, problems = await load_aside(submission, input)
+        workflow = with_agents(definition.workflow, self._agents)
+        if workflow is not definition.workflow:
+            definition = msgspec.structs.replace(definition, workflow=workflow, ir_hash=ir_hash(workflow))
+        return definition, value, problems
 
     def inject(self, workflow_id: str, code: Callables) -> None:
         """Let a run, and those that are forked or replayed from it, go on with these handlers and executors.
@@ -203,7 +217,7 @@ class SubmitCommand(RunResults):
             own = self._code.add(submission)
             input, kept["input_type"] = encode_input(own, input)
             code = own if code is None else code.injected(own)
-        definition, value, problems = await load_aside(submission, input)
+        definition, value, problems = await self._load_aside(submission, input)
         definition = with_options(definition, kept)
         said = started_event(definition, Bound(), value, checked_labels(labels), kept, [], by)
         if limits is not None:
@@ -427,7 +441,7 @@ class SubmitCommand(RunResults):
             code = self._code.add(submission)
             input = UNSET if input is UNSET else encode_input(code, input)[0]
         try:
-            definition, _, problems = await load_aside(submission, input)
+            definition, _, problems = await self._load_aside(submission, input)
         except DefinitionError as error:
             return Validation(valid=False, diagnostics=error.diagnostics, ir_hash=None)
         bound = await self.bind(definition, code=code)
