@@ -91,6 +91,9 @@ class EffectFold:
         self.signals: list[Record] = []
         self.resumes: list[Record] = []
         self.ages: dict[int, int] = {}
+        """By offset; events of the base have those below 0, in their order."""
+        self.origins: dict[int, tuple[str, int]] = {}
+        """By offset: the run and the offset there of an event of the base."""
         self.work: dict[_Place, list[Record]] = {}
         """By the place of a step whose work is a child run or a handler: what came of it, in its order."""
         self.open_work: dict[_Place, None] = {}
@@ -100,8 +103,10 @@ class EffectFold:
         if isinstance(data, ev.WorkflowStarted):
             self._last_ts = ts
         elif isinstance(data, ev.SystemStateSaved) and data.kind == "fork_base":
-            for event in self.base:
-                self._take(event.data, -1, self._age)
+            for place, event in enumerate(self.base, -len(self.base)):
+                if event.origin is not None:
+                    self.origins[place] = event.origin
+                self._take(event.data, place, self._age)
         # Time in which the run was paused, and a clock that was set back, do not age it.
         if not self._paused:
             self._age += max(0, ts - self._last_ts)

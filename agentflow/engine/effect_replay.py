@@ -96,6 +96,7 @@ class Replayer:
         self._accesses: dict[str, tuple[str, StoreAccess]] = {}
         self._served_tools = 0
         self._usage = {r.offset: r.end.usage for r in self._records.records.values() if _has_usage(r.end)}
+        self._of_base = {origin: offset for offset, origin in self._records.origins.items()}
         self._signals = 0
         self._resumes = 0
         self._marks: dict[tuple[str, int | None], int] = {}
@@ -105,11 +106,11 @@ class Replayer:
     def take(self, data: Any, offset: int, ts: int) -> None:
         """Take an event of the replaying run, live or from its log."""
         self._asked.take(data, offset, ts)
-        replayed = getattr(data, "replayed", UNSET)
-        if replayed is not UNSET and replayed.workflow_id == self._recording.workflow_id:
-            self._age = max(self._age, self._records.ages.get(replayed.offset, 0))
-        if isinstance(data, WORK_EVENTS) and replayed is not UNSET:
-            self._follow_work(data, replayed.offset)
+        served = self._served_by(data)
+        if served is not None:
+            self._age = max(self._age, self._records.ages.get(served, 0))
+            if isinstance(data, WORK_EVENTS):
+                self._follow_work(data, served)
         if isinstance(data, ev.SignalReceived):
             self._signals += 1
         elif isinstance(data, ev.WorkflowResumed):
@@ -164,13 +165,13 @@ class Replayer:
     def credit(self, state: RunState, data: Any) -> None:
         """Count a served result against the budgets of the state as its record did, so that they decide
         alike with `Always`. Called with each event that was folded."""
-        replayed = getattr(data, "replayed", UNSET)
-        if replayed is UNSET or not isinstance(data, _CALL_ENDS):
+        served = self._served_by(data)
+        if served is None or not isinstance(data, _CALL_ENDS):
             return
         if isinstance(data, ev.ToolCallCompleted | ev.ToolCallFailed):
             self._served_tools += not getattr(data, "will_retry", False)
             return
-        usage = self._usage.get(replayed.offset)
+        usage = self._usage.get(served)
         if self._always and usage is not None:
             state.usage = add_usage(state.usage, usage)
             key = data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
@@ -178,7 +179,18 @@ class Replayer:
                 state.step_usage[step] = add_usage(state.step_usage.get(step, Usage()), usage)
 
     def _reference(self, offset: int) -> Reference:
-        return Reference(workflow_id=self._recording.workflow_id, offset=offset)
+        """Return the event at an offset of the record; one of the base stands in the log that it came from."""
+        workflow_id, at = self._records.origins.get(offset, (self._recording.workflow_id, offset))
+        return Reference(workflow_id=workflow_id, offset=at)
+
+    def _served_by(self, data: Any) -> int | None:
+        """Return the offset of the record that an event was served from; None if it was not."""
+        replayed = getattr(data, "replayed", UNSET)
+        if replayed is UNSET:
+            return None
+        if replayed.workflow_id == self._recording.workflow_id:
+            return replayed.offset
+        return self._of_base.get((replayed.workflow_id, replayed.offset))
 
     # -- what is asked --------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from agentflow.definition.diagnostics import Diagnostic, or_which, sort_diagnost
 from agentflow.definition.loader import Definition, Submission
 from agentflow.errors import CommandRefused, DefinitionError, RunExists, RunNotFound
 from agentflow.events.catalogue import ForkOrigin, SystemStateSaved, WorkflowStarted
-from agentflow.events.envelope import decode, encode, micros
+from agentflow.events.envelope import decode, encode
 from agentflow.events.log import EventLog
 from agentflow.records.pipeline import REQUESTER_LABEL, requester_of
 from agentflow.records.read_model import base_of_fork
@@ -112,8 +112,7 @@ def _cut(source: RunState, plan: Graph, from_step: str | None, from_failure: boo
 
 async def _read(log: EventLog, workflow_id: str, upto: int) -> tuple[list[bytes], list[BaseEvent]]:
     """Return the events up to an offset, with the base of a run that is a fork itself."""
-    from agentflow.engine import BaseEvent
-    from agentflow.runtime.log_replay import decode_base
+    from agentflow.runtime.log_replay import base_event, decode_base
 
     bodies: list[bytes] = []
     events: list[BaseEvent] = []
@@ -130,7 +129,7 @@ async def _read(log: EventLog, workflow_id: str, upto: int) -> tuple[list[bytes]
                 events += [*decode_base(inner), began[1]]
                 continue
             bodies.append(row.body)
-            events.append(BaseEvent(event.data, micros(event.timestamp)))
+            events.append(base_event(event))
         position = rows[-1].offset + 1
     return bodies, events
 
