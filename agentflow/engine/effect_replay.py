@@ -15,15 +15,18 @@ import msgspec
 from msgspec import UNSET
 
 from agentflow.definition.conversation import Usage, add_usage
+from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.ir import canonical_json, decode_ir
 from agentflow.definition.kinds import kind_of
+from agentflow.engine.bindings import BoundGraph, StepBinding
 from agentflow.engine.bounding_steps import bounding_steps
 from agentflow.engine.caching import CacheHit, Lookup
 from agentflow.engine.call_results import model_failed, tool_failed
 from agentflow.engine.decisions import Decisions
-from agentflow.engine.effect_keys import input_hash
 from agentflow.engine.effect_records import WORK_EVENTS, Effect, EffectFold, Record
 from agentflow.engine.graph import Graph
+from agentflow.engine.kinds.kind import BindGraph, Looked, Probe
 from agentflow.engine.replay import BaseEvent
 from agentflow.engine.shared_store import (
     Arrive,
@@ -82,11 +85,11 @@ class _Candidate(NamedTuple):
 class Replayer:
     """Serves one run from a recording."""
 
-    def __init__(self, recording: Recording, policy: Policy, graph: Graph) -> None:
+    def __init__(self, recording: Recording, policy: Policy, graph: Graph, run_id: str) -> None:
         self._recording = recording
         self._records = recording.effects
         self._always = policy == "Always"
-        self._asked = EffectFold(graph, recording.base)
+        self._asked = EffectFold(graph, run_id, recording.base, self._records)
         self._work: dict[tuple[str, int | None], int] = {}
         """By place of a child run or handler that is served: how many of its records were delivered."""
         self._age = 0
@@ -153,7 +156,7 @@ class Replayer:
         """Return the end of a step that reads the time as it was recorded: the time belongs to the record."""
         place = (data.activation, data.iteration)
         then, now = self._records.steps.get(place), self._asked.steps.get(place)
-        timed = ev.TimerFired in self._asked.nodes[data.step_id].kind.events
+        timed = ev.TimerFired in self._asked.node_of(data.activation, data.step_id).kind.events
         if not timed or then is None or now is None or then.end is None or then.effect.key != now.effect.key:
             return data
         self._marks[place] = then.end.offset
@@ -179,7 +182,7 @@ class Replayer:
                 state.step_usage[step] = add_usage(state.step_usage.get(step, Usage()), usage)
 
     def _reference(self, offset: int) -> Reference:
-        """Return the event at an offset of the record; one of the base stands in the log that it came from."""
+        """Return where a record stands; one of the base in the log that it came from."""
         workflow_id, at = self._records.origins.get(offset, (self._recording.workflow_id, offset))
         return Reference(workflow_id=workflow_id, offset=at)
 
@@ -239,12 +242,41 @@ class Replayer:
         place = _place_of(lookup.activation_key)
         then, served = self._records.steps.get(place), self._always
         if not served and then is not None:
-            asked = input_hash(self._asked.nodes[lookup.step_id].spec, {"input": lookup.input})
+            spec = self._asked.node_of(lookup.activation_key, lookup.step_id).spec
+            asked = self._asked.hash_of(spec, {"input": lookup.input})
             is_known = then.end is not None or ("call", *place, 0) in self._records.records
             served = is_known and asked == then.effect.key.input_hash
         if served:
             self._lookups.add(lookup.activation_key)
         return served
+
+    def serves_probe(self, probe: Probe) -> Looked | None:
+        """Return what a step of a plan found before it began; None if it is to be looked at."""
+        if not self._always:
+            return None
+        place = _place_of(probe.activation_key)
+        begun, refused = self._records.steps.get(place), self._records.refused.get(place)
+        if begun is not None:
+            files: Any = begun.input.get("before") or {}
+            return Looked(files, (), begun.input.get("stage3_available") is not False)
+        reason = refused.reason if isinstance(refused, ev.WorkflowStepSkipped) else None
+        code = refused.error.code if isinstance(refused, ev.WorkflowStepFailed) else None
+        down = probe.services if reason == "toolset_unavailable" else ()
+        return Looked({}, down, code != "delegate_unavailable")
+
+    def serves_graph(self, asked: BindGraph) -> BoundGraph | None:
+        """Return what a graph was bound to that became known in the run; None if it is to be bound."""
+        if not self._always:
+            return None
+        place = _place_of(asked.activation_key)
+        begun, refused = self._records.steps.get(place), self._records.refused.get(place)
+        if begun is not None and begun.child is not UNSET:
+            graph = decode_ir(canonical_json(begun.child["graph"])) if isinstance(asked.graph, str) else None
+            return BoundGraph(msgspec.convert(begun.child["bindings"], dict[str, StepBinding]), (), graph)
+        if isinstance(refused, ev.WorkflowStepFailed):
+            details = refused.error.details or {}
+            return BoundGraph({}, msgspec.convert(details.get("diagnostics", ()), tuple[Diagnostic, ...]))
+        return BoundGraph({})
 
     def serves_access(self, access: StoreAccess) -> bool | ErrorInfo:
         """Return whether the shared store is not to be asked."""

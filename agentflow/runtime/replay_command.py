@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.loader import Definition, Submission, check_inputs, definition_of
+from agentflow.definition.pipeline_nodes import workspace_of
 from agentflow.errors import (
     CommandRefused,
     DefinitionError,
@@ -89,6 +90,10 @@ class ReplayCommand(ForkCommand):
         recording = await self._recording(workflow_id)
         origin = ReplayOrigin(workflow_id=workflow_id, policy=policy)
         options = {name: value for name, value in begin.options.items() if name not in _OWN_OPTIONS}
+        if policy != "Refresh" and begin.definition.format == "pipeline":
+            # The files of its steps are where the recorded run left them.
+            workspace = workspace_of(begin.input, workflow_id)
+            begin = msgspec.structs.replace(begin, input={**begin.input, "workspace": workspace})
         begin = msgspec.structs.replace(
             begin,
             by=by,
@@ -158,7 +163,7 @@ class ReplayCommand(ForkCommand):
             base = recording.base if begin.forked_from is not UNSET else ()
             return ReplaySource(recording._replace(base=base), policy)
         plan = self._plan(await self._graph(begin.ir_hash), begin.ir_hash)
-        return ReplaySource(Recording(origin.workflow_id, EffectFold(plan)), policy)
+        return ReplaySource(Recording(origin.workflow_id, EffectFold(plan, origin.workflow_id)), policy)
 
     async def _recording(self, workflow_id: str) -> Recording:
         """Return the effects of a run, read from its log."""
@@ -168,7 +173,7 @@ class ReplayCommand(ForkCommand):
         from agentflow.engine.effect_replay import Recording
         from agentflow.runtime.log_replay import decode_base
 
-        effects, base, saved = EffectFold(plan), (), None
+        effects, base, saved = EffectFold(plan, workflow_id), (), None
         offset = 0
         while rows := await self.log.read(workflow_id, offset, _PAGE_EVENTS):
             for event in await decode_page(rows):

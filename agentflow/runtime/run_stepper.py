@@ -91,7 +91,8 @@ class RunStepper:
         self.recorded: RecordedAnswers | None = None
         """Of a run that is a replay of another one."""
         if replay is not None:
-            self.recorded = RecordedAnswers(self, Replayer(replay.recording, replay.policy, launch.plan))
+            replayer = Replayer(replay.recording, replay.policy, launch.plan, run_id)
+            self.recorded = RecordedAnswers(self, replayer)
         self.edges: EdgeJudge
         self.watch: CommitWatch
         self.launch_early: Callable[[Batch], None]
