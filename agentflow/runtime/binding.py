@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
@@ -33,12 +33,13 @@ from agentflow.models import ModelProfile, ModelResolutionError, Models
 from agentflow.models.llm_executor import ExecutorModels
 from agentflow.models.parameters import parameter_problems
 from agentflow.runtime.adapters import import_adapters
-from agentflow.tools import PythonTool, Service, ServiceLoader, Tool, ToolRegistry
+from agentflow.tools import Service, ServiceLoader, Tool, ToolRegistry
+from agentflow.tools.loading import Loaded
+from agentflow.tools.recorded import RecordedTool, recorded_service
 from agentflow.tools.tool_executor import ExecutorTool, ToolExecutor, executor_service, executor_tool
 from agentflow.tools.workers import (
     HANDLERS_FILE,
     Handlers,
-    WorkerTool,
     load_handlers,
     worker_service,
     worker_tools,
@@ -114,6 +115,8 @@ class Bound:
         self.grants: dict[str, list[str]] = {}
         self.code: Callables | None = None
         """The Python code of the workflow, if it was built in Python."""
+        self.declared: list[Tool] = []
+        """The functions that were granted of services that the document declares, and handlers of files."""
         self.replay: ReplaySource | None = None
         self.graphs: list[Bound] = []
         """Of the graphs that became known in a stored run."""
@@ -156,8 +159,10 @@ class _Binder:
         code: Callables | None,
         has_graph: HasGraph,
         named: Service | None,
+        recorded: Sequence[RecordedTool] | None,
     ) -> None:
         self.named = named
+        self.recorded = recorded
         self.has_graph = has_graph
         self.workflow = workflow
         self.code = code
@@ -179,14 +184,18 @@ class _Binder:
         self.without_model: list[tuple[str, str, ModelResolutionError]] = []
         self.handlers: dict[str, Handlers] = {}  # by file; "" has those that need none
         self.may_lack = format == "pipeline"  # what steps of a plan lack, they are skipped or failed for
-        self.called: dict[str, WorkerTool | ExecutorTool] = {}
+        self.called: dict[str, Tool] = {}
         self.broken: set[str] = set()  # what refers to these services is not reported once more
 
     async def run(self, loader: ServiceLoader, folder: Path | None, trusted: bool) -> Bound:
         declared = self.workflow.services
-        loaded = await asyncio.gather(
-            *(loader.load(name, spec, folder, trusted=trusted) for name, spec in declared.items())
-        )
+        if self.recorded is None:
+            loaded = await asyncio.gather(
+                *(loader.load(name, spec, folder, trusted=trusted) for name, spec in declared.items())
+            )
+        else:
+            tools = self.recorded
+            loaded = [Loaded(recorded_service(name, spec, tools), []) for name, spec in declared.items()]
         for name, (service, problems) in zip(declared, loaded, strict=True):
             for p in problems:
                 self._report(
@@ -197,7 +206,7 @@ class _Binder:
             else:
                 self.broken.add(name)
                 self.registry.services.pop(name, None)
-        await self._load_workers(folder if trusted else None)
+        await self._load_workers(folder if trusted and self.recorded is None else None)
         await import_adapters(self.models, self._wanted(), self._resolve)
         for node in self.nodes:
             if node.agent is not None:
@@ -218,7 +227,20 @@ class _Binder:
             by_service.setdefault(tool.service, []).append(tool)
         for name, tools in by_service.items():
             self.bound.services[name] = executor_service(name, tools)
+        self.bound.declared = list(self._declared())
         return self.bound
+
+    def _declared(self) -> Iterator[Tool]:
+        granted = {name for names in self.bound.grants.values() for name in names}
+        for name in self.workflow.services:
+            service = self.bound.services.get(name)
+            for tool in () if service is None else service.tools.values():
+                if f"{tool.service}.{tool.function}" in granted:
+                    yield tool
+        registered = self.handlers[""].tools
+        for name, tool in self.called.items():
+            if name not in registered and not isinstance(tool, ExecutorTool):
+                yield tool
 
     def _executed(self, name: str) -> ExecutorTool | None:
         """Return what the injected executor is asked for by this name; None without one. A service of the
@@ -232,7 +254,11 @@ class _Binder:
     async def _load_workers(self, folder: Path | None) -> None:
         """Find the handlers that nodes call: those of the workflow's code, then the registered ones, then
         those of files in the folder; without one no file is imported."""
-        known = {**self.registry.workers, **worker_tools({} if self.code is None else self.code.workers)}
+        known: dict[str, Tool] = {
+            **{tool.function: tool for tool in self.recorded or () if tool.service == WORKERS},
+            **self.registry.workers,
+            **worker_tools({} if self.code is None else self.code.workers),
+        }
         wanted: dict[str, dict[str, None]] = {}
         for node in self.nodes:
             for needed in node.binds.tools:
@@ -244,7 +270,7 @@ class _Binder:
             assert folder is not None
             self.handlers[file] = await load_handlers(file, folder, names)
 
-    def _worker(self, needed: Needed, handler: str, place: str) -> WorkerTool | ExecutorTool | None:
+    def _worker(self, needed: Needed, handler: str, place: str) -> Tool | None:
         """Return a handler; None, reported, if there is none."""
         file = needed.file or HANDLERS_FILE
         registered, beside = self.handlers[""], self.handlers.get(file)
@@ -608,7 +634,7 @@ def _info(tool: Tool, *, implied: bool = False, asks: bool = False) -> ToolInfo:
             idempotent=tool.idempotent,
             timeout=tool.timeout,
             sensitive=tool.sensitive,
-            self_checked=isinstance(tool, PythonTool),
+            self_checked=tool.self_checked,
             declared=tool.declared,
             approval=tool.approval,
             implied=implied,
@@ -697,6 +723,7 @@ async def bind(
     has_graph: HasGraph | None = None,
     find_graph: FindsGraph = _find_none,
     named: Service | None = None,
+    recorded: Sequence[RecordedTool] | None = None,
 ) -> Bound:
     """Resolve every model and function of the graph; see `Bound.diagnostics`.
 
@@ -706,10 +733,22 @@ async def bind(
     Imports the modules of its python services and starts, connects and lists its other ones, all at the same
     time, each for 30 s at most. A submission that is not `trusted` gets no service that runs code, needs a
     secret or has a private address. With `pins`, an existing run keeps its models and is offered no function
-    that it was not granted.
+    that it was not granted. With `recorded` nothing is imported, started or connected: declared services have
+    these functions, which nothing calls.
     """
     binder = _Binder(
-        workflow, registry, models, locate, file, format, pins, implicit, code, has_graph or _has_none, named
+        workflow,
+        registry,
+        models,
+        locate,
+        file,
+        format,
+        pins,
+        implicit,
+        code,
+        has_graph or _has_none,
+        named,
+        recorded,
     )
     bound = await binder.run(loader, folder, trusted)
 
@@ -730,6 +769,7 @@ async def bind(
             has_graph=has_graph,
             find_graph=find_graph,
             named=named,
+            recorded=recorded,
         )
         bound.graph = None if graph is asked else graph
         return bound

@@ -341,7 +341,7 @@ class ChildRunCommands(SubmitCommand):
         await self._put_definition(definition)
         if bound.code is not None:
             self._code.begin(run_id, bound.code)
-        first = [fork_of_child(begin, origin, started), base.saved]
+        first = [await self._with_functions(fork_of_child(begin, origin, started), bound), base.saved]
         labels = dict(started.labels)
         await self._registry.begin(run_id, plan, bound, first, base=base.events, labels=labels)
 

@@ -159,12 +159,18 @@ class ForkCommand(RecoveryCommands):
 
     _code: CodeTable
 
-    async def _prepare(self, workflow_id: str, bound: bool, *, trusted: bool = True) -> tuple[Graph, Bound]:
+    async def _prepare(
+        self, workflow_id: str, bound: bool, *, trusted: bool = True, served: bool = False
+    ) -> tuple[Graph, Bound]:
         """Return a stored run's graph, and what it was bound to when it began."""
         raise NotImplementedError
 
     def _run_id(self, wanted: str | None) -> str:
         """Return the id of a new run. Raises ConfigurationError if `wanted` is no id."""
+        raise NotImplementedError
+
+    async def _with_functions(self, started: WorkflowStarted, bound: Bound) -> WorkflowStarted:
+        """Return the first event of a run with what the declared services of its document offer."""
         raise NotImplementedError
 
     async def _load_aside(
@@ -338,6 +344,7 @@ class ForkCommand(RecoveryCommands):
         *,
         chosen: bool,
     ) -> RunHandle:
+        started = await self._with_functions(started, bound)
         labels = dict(started.labels)
         if started.definition.format == "pipeline":
             labels[FORMAT_LABEL] = "pipeline"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from agentflow.executors.callables import Callables
     from agentflow.runtime.binding import Bound, ReplaySource
     from agentflow.runtime.run_handle import RunHandle
+    from agentflow.tools.recorded import RecordedTool
 
 __all__ = ["ReplayCommand"]
 
@@ -53,8 +55,13 @@ class ReplayCommand(ForkCommand):
         *,
         trusted: bool,
         code: Callables | None = None,
+        recorded: Sequence[RecordedTool] | None = None,
     ) -> tuple[Bound, WorkflowStarted]:
         """Bind a submission; return what it is bound to, and the event that begins its run."""
+        raise NotImplementedError
+
+    async def _recorded_functions(self, begin: WorkflowStarted) -> list[RecordedTool] | None:
+        """Return the functions of declared services as a run found them; None if they are not known."""
         raise NotImplementedError
 
     async def _put_definition(self, definition: Definition) -> None:
@@ -106,13 +113,14 @@ class ReplayCommand(ForkCommand):
         more: list[Any] = []
         base: tuple[BaseEvent, ...] = ()
         if definition is None:
-            plan, bound = await self._prepare(workflow_id, True, trusted=trusted)
+            plan, bound = await self._prepare(workflow_id, True, trusted=trusted, served=policy == "Always")
             if input is not None:
                 begin = msgspec.structs.replace(begin, input=_checked(plan, input), forked_from=UNSET)
             elif begin.forked_from is not UNSET and recording.saved is not None:
                 more, base = [recording.saved], recording.base
         else:
-            plan, bound, begin = await self._prepare_other(definition, begin, input, trusted)
+            recorded = await self._recorded_functions(begin) if policy == "Always" else None
+            plan, bound, begin = await self._prepare_other(definition, begin, input, trusted, recorded)
         if policy != "Refresh":
             from agentflow.runtime.binding import ReplaySource
 
@@ -123,13 +131,20 @@ class ReplayCommand(ForkCommand):
                 raise RunExists(f"{run_id} exists already")
             if bound.code is not None:
                 self._code.begin(run_id, bound.code)
+            if policy != "Always":  # which has those of the record
+                begin = await self._with_functions(begin, bound)
             launch = await self._registry.begin(
                 run_id, plan, bound, [begin, *more], base=base, labels=dict(begin.labels)
             )
         return self._handle(run_id, launch)
 
     async def _prepare_other(
-        self, submission: Submission, begin: WorkflowStarted, input: Any, trusted: bool
+        self,
+        submission: Submission,
+        begin: WorkflowStarted,
+        input: Any,
+        trusted: bool,
+        recorded: Sequence[RecordedTool] | None,
     ) -> tuple[Graph, Bound, WorkflowStarted]:
         """Check and bind the definition that is to run instead of the recorded one."""
         from agentflow.runtime.binding import Bound
@@ -143,9 +158,11 @@ class ReplayCommand(ForkCommand):
         said = started_event(definition, Bound(), value, begin.labels, kept, [], begin.by)
         said = msgspec.structs.replace(said, budget=begin.budget, replay_of=begin.replay_of)
         code = self._code.find(begin.definition.name, begin.ir_hash, origin.workflow_id)
-        bound, started = await self._bound(definition, said, problems, trusted=trusted, code=code)
+        bound, started = await self._bound(
+            definition, said, problems, trusted=trusted, code=code, recorded=recorded
+        )
         await self._put_definition(definition)
-        started = msgspec.structs.replace(started, replay_of=begin.replay_of)
+        started = msgspec.structs.replace(started, replay_of=begin.replay_of, functions=begin.functions)
         return self._plan(definition.workflow, definition.ir_hash), bound, started
 
     async def _replay_source(self, begin: WorkflowStarted) -> ReplaySource | None:
