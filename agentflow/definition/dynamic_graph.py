@@ -15,7 +15,8 @@ from agentflow.definition.node import Capabilities, NodeBase
 __all__ = ["MAX_NODES", "fitted_graph", "read_graph"]
 
 MAX_NODES = 256
-"""Nodes of one graph that a value gives; a larger one is refused."""
+"""Nodes of one graph that a value gives, with those of the graphs inside it; a larger one is refused before
+it is checked."""
 
 
 def read_graph(
@@ -39,9 +40,8 @@ def read_graph(
         report.error("E_TYPE", "the graph must be an object", NOWHERE, "")
         return report.diagnostics()
     given = cast("Mapping[str, Any]", value)
-    nodes = given.get("nodes")
-    if isinstance(nodes, list) and len(cast("list[Any]", nodes)) > MAX_NODES:
-        message = f"the graph has {len(cast('list[Any]', nodes))} nodes, the limit is {MAX_NODES}"
+    if not _is_small(given):
+        message = f"the graph has more than {MAX_NODES} nodes, with those of the graphs inside it"
         report.error("E_VALUE", message, NOWHERE, "/nodes")
         return report.diagnostics()
     try:
@@ -49,6 +49,23 @@ def read_graph(
     except DefinitionError as error:
         return list(error.diagnostics)
     return fitted_graph(graph, grants, in_run=in_run)
+
+
+def _is_small(value: Mapping[str, Any]) -> bool:
+    """Return whether a graph and the graphs inside it have no more than MAX_NODES nodes together."""
+    count, graphs = 0, [value]
+    while graphs:
+        graph = graphs.pop()
+        nodes, inner = graph.get("nodes"), graph.get("graphs")
+        found = list(cast("dict[str, Any]", inner).values()) if isinstance(inner, dict) else []
+        if isinstance(nodes, list):
+            listed = cast("list[Any]", nodes)
+            count += len(listed)
+            found += [cast("dict[str, Any]", n).get("inline") for n in listed if isinstance(n, dict)]
+        if count > MAX_NODES:
+            return False
+        graphs += [cast("dict[str, Any]", one) for one in found if isinstance(one, dict)]
+    return True
 
 
 def fitted_graph(

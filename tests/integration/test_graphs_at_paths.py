@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -139,6 +140,30 @@ async def test_other_graphs_of_one_node_side_by_side_keep_to_their_own_bindings(
         result = await runtime.run(outer, {"plans": plans})
     found = [one["node_outputs"]["a"] for one in result.output]
     assert found == [{"done": "look"}, "text", {"done": "pay"}, {"done": "look"}]
+
+
+def nested(depth: int, width: int) -> dict[str, Any]:
+    """A graph in which each of `width` nodes runs such a graph, to a depth."""
+    if not depth:
+        return plan(looks())
+    ids = ["a", *(f"i{k}" for k in range(1, width)), "end"]
+    inner = nested(depth - 1, width)
+    return plan(
+        *(
+            {"id": id, "type": "subgraph", "inline": inner, "next": next}
+            for id, next in itertools.pairwise(ids)
+        )
+    )
+
+
+@virtual
+async def test_the_nodes_of_graphs_inside_count_too():
+    """A graph of 273 nodes in all is refused before anything is checked, however large it is."""
+    async with opened(services=[Desk().service()]) as runtime:
+        error = await failure(runtime, nested(3, 16))
+        assert (await runtime.run(graph(), {"plan": nested(2, 7)})).state == "completed"
+    (found,) = error.details["diagnostics"]
+    assert (found["code"], found["path"]) == ("E_VALUE", "/nodes")
 
 
 # -- by name ---------------------------------------------------------------------------------------
