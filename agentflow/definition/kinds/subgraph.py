@@ -58,6 +58,11 @@ def is_run(spec: SubgraphNode) -> bool:
 starts_run = is_run
 
 
+def brings_graph(spec: SubgraphNode) -> bool:
+    """Return whether its graph becomes known in the run, in whose log it runs."""
+    return not is_run(spec) and spec.inline is None
+
+
 def binds(spec: SubgraphNode) -> Binds:
     """Return the graph that it names, and the models and functions for the agents of a graph that becomes
     known in the run."""
