@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
 from typing import Any
 
 import pytest
 
 from actors.testing import virtual
-from agentflow import Runtime
+from agentflow import Runtime, validate_and_normalize
 from agentflow.definition import load_value
+from agentflow.definition.ir import canonical_json
 from agentflow.errors import DefinitionError
 from agentflow.events.memory import MemoryLog
 from agentflow.testing import ScriptedModel
@@ -191,6 +193,23 @@ async def test_a_graph_that_has_a_name_runs_in_the_log_of_the_run(home: str):
         ]
     assert begun == ["start", "sub", "sub/start", "sub/a", "sub/end", "end"]
     assert result.output["output"] == {"done": "look"}
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"input": {"n": "${{ item.n }}", "at": "${{ index }}"}}], ids=["the item", "an input"]
+)
+@virtual
+async def test_the_body_of_a_map_is_a_graph(more: dict[str, Any]):
+    """Each item is a run of its own, as with every graph that has a name; the normal form has its node."""
+    each = {"id": "each", "type": "map", "items_path": "input.l", "body": "inner", "next": "end", **more}
+    inner = plan({"id": "a", "type": "transform", "value": "${{ input.n }}", "next": "end"})
+    document = {"name": "w", "nodes": [{**START, "next": "each"}, each, END], "graphs": {"inner": inner}}
+    normal = canonical_json(validate_and_normalize(document))
+    assert canonical_json(validate_and_normalize(json.loads(normal))) == normal
+    async with opened() as runtime:
+        result = await runtime.run(document, {"l": [{"n": 1}, {"n": 2}]})
+        assert len((await runtime.log.runs(limit=9)).items) == 3
+    assert [one["output"] for one in result.output] == [1, 2]
 
 
 @virtual
