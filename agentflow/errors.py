@@ -33,6 +33,7 @@
     │   └── InvalidEdit        a fork cannot begin with what an edit says
     ├── HandlerMisuse          a handler of an executor did what it did not declare; carries details
     │   ├── MessageTypeUndeclared, UnknownTarget, NoResponseHandler, MessageNotEncodable
+    │   ├── ScopeAccessDenied
     ├── OutcomeUnknown         a recorded call may have been executed, and its result is lost
     └── WorkflowFailed         a run ended without success; carries its result
         ├── WorkflowCancelled
@@ -93,6 +94,7 @@ __all__ = [
     "RunNotFound",
     "RunNotTerminal",
     "RunTerminal",
+    "ScopeAccessDenied",
     "StateConflict",
     "StepLimitExceeded",
     "StorageUnavailable",
@@ -379,6 +381,12 @@ class MessageTypeUndeclared(HandlerMisuse):
     """The handler's WorkflowContext does not declare this type; add it there."""
 
     code = "message_type_undeclared"
+
+
+class ScopeAccessDenied(HandlerMisuse):
+    """The capabilities of the node do not allow what its handler does; add the area to them."""
+
+    code = "scope_access_denied"
 
 
 class UnknownTarget(HandlerMisuse):

@@ -16,7 +16,7 @@ import click
 
 if TYPE_CHECKING:
     from agentflow.definition.loader import Definition
-    from agentflow.graphs import Workflow
+    from agentflow.graphs import Agent, Workflow
     from agentflow.runtime import Runtime
 
 __all__ = [
@@ -75,8 +75,8 @@ def load_python_workflow(reference: str, *, strict: bool = False) -> Workflow:
     return workflow
 
 
-def load_extension(reference: str) -> Workflow | dict[str, Callable[..., Any]]:
-    """Import `module:attribute`: a workflow, or worker handlers as a dict of functions by name.
+def load_extension(reference: str) -> Workflow | Agent | dict[str, Callable[..., Any]]:
+    """Import `module:attribute`: a workflow, an Agent, or worker handlers as a dict of functions by name.
 
     Raises DefinitionError as `load_python_workflow` does.
     """
@@ -84,6 +84,10 @@ def load_extension(reference: str) -> Workflow | dict[str, Callable[..., Any]]:
     found: Any = _import(reference, module_name)
     for name in attribute.split("."):
         found = _attribute(reference, found, name)
+    from agentflow.graphs import Agent
+
+    if isinstance(found, Agent):
+        return found
     if not isinstance(found, dict):
         return _built(reference, found)
     from agentflow.tools.workers import worker_tools
@@ -96,7 +100,7 @@ def load_extension(reference: str) -> Workflow | dict[str, Callable[..., Any]]:
     return handlers
 
 
-def register(runtime: Runtime, loaded: Iterable[Workflow | dict[str, Callable[..., Any]]]) -> None:
+def register(runtime: Runtime, loaded: Iterable[Workflow | Agent | dict[str, Callable[..., Any]]]) -> None:
     """Register what `load_extension` returned."""
     for one in loaded:
         if isinstance(one, dict):

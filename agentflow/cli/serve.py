@@ -35,8 +35,8 @@ __all__ = ["drain", "health", "serve"]
     "references",
     multiple=True,
     metavar="MODULE:WORKFLOW",
-    help="Import a workflow that was built in Python: a definition by its name, whose runs go on; or a dict"
-    " of worker handlers. May be repeated.",
+    help="Import a workflow that was built in Python: a definition by its name, whose runs go on; an Agent"
+    " that nodes may name; or a dict of worker handlers. May be repeated.",
 )
 @click.option("--print-unit", is_flag=True, help="Print a systemd user unit that runs this, and end.")
 def serve(
@@ -62,6 +62,7 @@ def serve(
     from agentflow import logs
     from agentflow.cli.python_workflows import load_extension
     from agentflow.errors import ConfigurationError
+    from agentflow.graphs import Agent
     from agentflow.server.daemon import serve as run_daemon
 
     level = os.environ.get("AGENTFLOW_LOG_LEVEL", "info").lower()
@@ -71,8 +72,9 @@ def serve(
         raise ConfigurationError(f"AGENTFLOW_LOG_LEVEL: {error}") from None
     loaded = [load_extension(reference) for reference in references]
     workers = {name: handler for one in loaded if isinstance(one, dict) for name, handler in one.items()}
-    workflows = [one for one in loaded if not isinstance(one, dict)]
-    run_daemon(config, workflows=workflows, workers=workers, on_ready=_say_where)
+    agents = [one for one in loaded if isinstance(one, Agent)]
+    workflows = [one for one in loaded if not isinstance(one, dict | Agent)]
+    run_daemon(config, workflows=workflows, workers=workers, agents=agents, on_ready=_say_where)
     return Exit.DONE
 
 

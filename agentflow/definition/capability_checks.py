@@ -1,7 +1,7 @@
 """What the nodes of a graph do beyond their `capabilities` (page 003 §3), found from roots and names.
 
 A path whose member is chosen at run time reads its whole area, so that expressions leave nothing to check
-later; `engine.grants` checks what handlers write and graphs that are values.
+later; `engine.grants` checks what handlers do and graphs that are values.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from agentflow.definition.ir import AgentSpec, Capabilities, ModelRef, Node, Nod
 from agentflow.definition.ir_report import IrReport
 from agentflow.definition.report import shown
 
-__all__ = ["allows", "check_capabilities"]
+__all__ = ["allows", "allows_call", "check_capabilities"]
 
 _AREAS: dict[str, tuple[str, ...]] = {
     "read": ("input", "nodes", "globals", "state"),
@@ -64,7 +64,8 @@ def allows(granted: tuple[str, ...] | None, area: str) -> bool:
     return any(area == one or area.startswith(f"{one}.") for one in granted)
 
 
-def _allows_name(granted: tuple[str, ...] | None, name: str) -> bool:
+def allows_call(granted: tuple[str, ...] | None, name: str) -> bool:
+    """Return whether a grant has a function or a model, or `*` of its service or provider."""
     return granted is None or name in granted or f"{name.rpartition('.')[0]}.*" in granted
 
 
@@ -88,7 +89,7 @@ def _check_areas(grant: Capabilities, workflow: Workflow, path: str, report: IrR
 def _check_subset(grant: Capabilities, node: Node, path: str, report: IrReport) -> None:
     """Report what a node inside a subgraph is granted and its caller is not."""
     for field in ("read", "write", "tools", "models"):
-        allowed_by = allows if field in _AREAS else _allows_name
+        allowed_by = allows if field in _AREAS else allows_call
         named: tuple[str, ...] = getattr(grant, field) or ()
         for i, name in enumerate(named):
             shared = field not in _AREAS or name.partition(".")[0] in _SHARED
@@ -109,7 +110,7 @@ def _check_writes(node: Node, grants: tuple[Capabilities, ...], path: str, repor
 def _check_calls(node: Node, grants: tuple[Capabilities, ...], path: str, report: IrReport) -> None:
     for kind, found in (("tools", _tools_of(node)), ("models", _models_of(node))):
         for field, name in found:
-            if any(not _allows_name(getattr(grant, kind), name) for grant in grants):
+            if any(not allows_call(getattr(grant, kind), name) for grant in grants):
                 message = f'"{shown(node.id)}" may not call {shown(name)}'
                 hint = f"add it to capabilities.{kind}"
                 report.error("E_CAPABILITY_DENIED", message, f"{path}/{field}", hint)

@@ -67,6 +67,8 @@ def check_graph(workflow: Workflow, report: IrReport, *, is_own: bool = False) -
     if not workflow.nodes:
         report.error("E_EMPTY_WORKFLOW", "the workflow has no nodes", "/nodes")
         return None
+    if workflow.graphs:
+        report.graphs = {**report.graphs, **workflow.graphs}
     if not is_own:
         _check_metadata(workflow, report)
     by_id = _identify(workflow, report)

@@ -6,7 +6,6 @@ in normal form, and checked as every graph is.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from agentflow.definition.graph_origin import GraphOrigin
@@ -15,7 +14,7 @@ from agentflow.definition.ir_checks import check_graph
 from agentflow.definition.ir_lowering import GraphLowering
 from agentflow.definition.ir_report import IrReport
 from agentflow.definition.ir_vocabulary import ir_document
-from agentflow.definition.report import Report
+from agentflow.definition.report import NOWHERE, Report
 from agentflow.definition.source_text import Source
 from agentflow.definition.source_tree import Object, Place, Positions
 from agentflow.definition.structure import check_structure
@@ -45,25 +44,20 @@ def _checked(
     inner = IrReport(report, origin)
     inner.failed = origin.is_damaged
     check_graph(graph, inner)
-    return graph, _NodePositions(root, graph, origin)
+    return graph, _NodePositions(root, origin)
 
 
 class _NodePositions(Positions):
-    """Positions that also know where the nodes of the graph stand, by the positions that binding tells."""
+    """Positions that also know where the nodes of the graph stand, whose order is another one."""
 
-    def __init__(self, root: Object, graph: Workflow, origin: GraphOrigin) -> None:
+    def __init__(self, root: Object, origin: GraphOrigin) -> None:
         super().__init__(root)
-        self._order = {node.index: i for i, node in reversed(list(enumerate(graph.nodes)))}
         self._origin = origin
 
+    def find(self, pointer: str) -> tuple[Place, str]:
+        if not pointer.startswith(("/nodes/", "/graphs/")):
+            return super().at(pointer), pointer
+        return self._origin.find(pointer) or (NOWHERE, pointer)
+
     def at(self, pointer: str) -> Place:
-        found = _OF_NODE.match(pointer)
-        index = self._order.get(int(found[1])) if found is not None else None
-        if found is None or index is None:
-            return super().at(pointer)
-        rest = pointer[found.end() :].replace("/attachedFunctions", "/tools")
-        place = self._origin.find(f"/nodes/{index}{rest}")
-        return place[0] if place is not None else (None, None)
-
-
-_OF_NODE = re.compile(r"/(?:nodes|workflow/steps|agents)/([0-9]{1,6})(?=/|$)")
+        return self.find(pointer)[0]

@@ -14,7 +14,15 @@ from agentflow.definition.common_checks import compile_services
 from agentflow.definition.expressions import unwrapped
 from agentflow.definition.graph_origin import GraphOrigin
 from agentflow.definition.input_checks import compile_inputs
-from agentflow.definition.ir_vocabulary import ALIASES, MODEL, POLICY, ir_document, is_default, is_expression
+from agentflow.definition.ir_vocabulary import (
+    AGENT,
+    ALIASES,
+    MODEL,
+    POLICY,
+    ir_document,
+    is_default,
+    is_expression,
+)
 from agentflow.definition.kinds import KINDS
 from agentflow.definition.policies import (
     Models,
@@ -25,8 +33,9 @@ from agentflow.definition.policies import (
 )
 from agentflow.definition.report import Report, shown
 from agentflow.definition.shapes import ArrayOf, Enum, Field, Json, Kind, Map, OneOf, Shape, Text
-from agentflow.definition.source_tree import Array, Object, child_pointer, json_type
-from agentflow.definition.structure import Found, fields_of
+from agentflow.definition.source import node_of_value
+from agentflow.definition.source_tree import Array, Object, child_pointer, json_type, to_value
+from agentflow.definition.structure import Found, check_structure, fields_of
 from agentflow.definition.vocabulary_values import APPROVAL, BUDGET, CACHE
 
 __all__ = ["GraphLowering"]
@@ -44,12 +53,16 @@ class GraphLowering:
         self._report = report
         self._origin = origin
         self._models = Models(None, report, normal=True)
+        self._graphs: frozenset[str] = frozenset()
+        """Names of graphs that the nodes may name."""
 
     def graph(self, found: Found, base: str) -> dict[str, Any]:
         """Return the JSON of a graph that will stand at the pointer `base` of the whole."""
         origin = self._origin
         origin.enter(base, found)
         outer, self._models = self._models, Models(found.get("models"), self._report, normal=True)
+        named = found.get("graphs")
+        around, self._graphs = self._graphs, self._graphs.union(named.value if named is not None else ())
         wire: dict[str, Any] = {"version": _VERSION, "name": self._name(found, base)}
         self._check_version(found)
         wire["nodes"] = self._nodes(found, base)
@@ -67,7 +80,7 @@ class GraphLowering:
             wire["models"] = _WIRE(self._models.table())
         if found.get("inputs") is not None:
             wire["inputs"] = _WIRE(compile_inputs(found, self._report))
-        self._models = outer
+        self._models, self._graphs = outer, around
         return wire
 
     def _name(self, found: Found, base: str) -> str:
@@ -101,13 +114,39 @@ class GraphLowering:
         written = listed.node.items if isinstance(listed.node, Array) else []
         if len(written) != len(listed.value):
             self._origin.unsure.add(f"{base}/nodes")
-        nodes = sorted(cast("list[Found]", listed.value), key=_sort_key)
+        stated = cast("list[Found]", listed.value)
+        bodies = self._bodies(stated)
+        nodes = sorted([*stated, *bodies.values()], key=_sort_key)
         defaults = self._defaults(found)
         lowered = [self._node(node, f"{base}/nodes/{i}", defaults) for i, node in enumerate(nodes)]
+        for wire in lowered if bodies else ():
+            if wire["id"] in bodies:  # its input is that of the graph
+                wire["body"] = bodies[wire["id"]].plain("id")
+                wire.pop("input", None)
         if not any(node["index"] for node in lowered):
             for i, node in enumerate(lowered):
                 node["index"] = i
         return lowered
+
+    def _bodies(self, nodes: list[Found]) -> dict[str, Found]:
+        """Return, for each map whose body is the name of a graph, the node that runs it for an item."""
+        ids = {str(node.plain("id", "")).strip() for node in nodes}
+        found: dict[str, Found] = {}
+        for node in nodes:
+            name, own = str(node.plain("body") or "").strip(), str(node.plain("id", "")).strip()
+            if not own or node.get("items_path") is None or name in ids or name not in self._graphs:
+                continue
+            id = f"{own}_item"
+            while id in ids:
+                id += "_"
+            ids.add(id)
+            given = node.get("input")
+            item = "${{ item }}" if given is None else to_value(given.node)
+            fields = {"id": id, "type": "subgraph", "graph": name, "input": item}
+            root = node_of_value(fields, self._report)
+            assert isinstance(root, Object)
+            found[own] = check_structure(root, _node_shape(), self._report)
+        return found
 
     def _defaults(self, found: Found) -> dict[str, Found]:
         declared = found.get("defaults")
@@ -201,7 +240,7 @@ class GraphLowering:
     def _value(self, found: Found, kind: Kind, key: str, at: str) -> Any:
         self._origin.enter(at, found)
         if isinstance(kind, OneOf):
-            own = self._own_form(found, kind)
+            own = self._own_form(found, kind, at)
             if own is not None:
                 return own
             kind = kind.by_type[json_type(found.node).rpartition(" ")[2]]
@@ -221,14 +260,23 @@ class GraphLowering:
             return found.value.strip()
         return found.value
 
-    def _own_form(self, found: Found, kind: OneOf) -> Any:
-        """Return what is written in a form of its own: approvals, models."""
+    def _own_form(self, found: Found, kind: OneOf, at: str) -> Any:
+        """Return what is written in a form of its own: approvals, models, names of agents."""
         if kind is APPROVAL:
             approval = compiled_approval(found)
             return None if approval is None else _WIRE(approval)
         if kind is MODEL:
             return _WIRE(self._models.choose(found))
+        if kind is AGENT and isinstance(found.value, str):
+            return self._registered_agent(found, at)
         return None
+
+    def _registered_agent(self, found: Found, at: str) -> dict[str, Any]:
+        name = self._text(found, "agent", at)
+        self._origin.enter(f"{at}/name", found)
+        if not name:
+            self._origin.refused.add(f"{at}/name")
+        return {"name": name, "system_prompt": "", "registered": True}
 
     def _cache(self, found: Found, at: str) -> Any:
         cache = compiled_cache(found)
@@ -352,7 +400,10 @@ class GraphLowering:
                 message = f'the agent of "{wire["id"]}" has tools and functions'
                 self._report.error("E_CONFLICTING_FIELDS", message, member.key, member.pointer, "keep one")
             agent["functions"] = [_function(name) for name in dict.fromkeys(tools)]
-        if "model" not in agent:
+            written = found.get("tools") or (None if inside is None else inside.get("tools"))
+            if written is not None:
+                self._origin.enter(f"{pointer}/agent/functions", written)
+        if "model" not in agent and not agent.get("registered"):
             model = self._models.choose(None)
             if model is not None:
                 agent["model"] = _WIRE(model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from agentflow.definition.graph import Workflow
 from agentflow.definition.node import Capabilities
 from agentflow.definition.origin import Origin
 from agentflow.definition.report import Report
@@ -26,6 +27,8 @@ class IrReport:
         self.failed = False
         self.grants: tuple[Capabilities, ...] = ()
         """What the subgraph nodes around this graph allow."""
+        self.graphs: dict[str, Workflow] = {}
+        """By name: the graphs that the nodes of this graph may name."""
 
     def error(self, code: str, message: str, path: str, hint: Any = None) -> None:
         """Record an error at a pointer within the graph."""

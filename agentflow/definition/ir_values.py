@@ -144,9 +144,11 @@ def _check_whole(workflow: Workflow, at: NodeReport) -> None:
             inside = f", at {shown(problem[0])}" if problem[0] else ""
             message = f'default of input "{shown(name)}": {shown(problem[1], 200)}{inside}'
             at.error("E_INPUT_INVALID", message, f"{path}/default{problem[0]}")
-    for field in ("globals", "shared"):
+    for field in ("globals", "shared", "graphs"):
         for key in getattr(workflow, field):
             _check_key(key, field, at)
+    for name, graph in workflow.graphs.items():
+        at.graph(f"graphs/{_escape(name)}", graph)
     for key, shared in workflow.shared.items():
         if shared.reducer is not None:
             at.not_blank(f"shared/{_escape(key)}/reducer", shared.reducer)

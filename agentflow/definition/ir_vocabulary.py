@@ -134,13 +134,17 @@ _AGENT = Shape(
         "parallel_tool_calls": Field(FLAG, "Whether functions are called together.", True),
         "examples": Field(ArrayOf(EXAMPLE), "Inputs with their answers, shown to the model first."),
         "accept_truncated": Field(FLAG, "Whether the text of an answer that is cut off is taken.", False),
+        "registered": Field(FLAG, "Whether the name is that of a registered agent.", False),
     },
     code=None,
     synonyms={"prompt": "system_prompt", "instructions": "system_prompt", "schema": "output_schema"},
 )
 
+AGENT = OneOf({"object": _AGENT, "string": _NAMES})
+"""An agent, or the name of a registered one."""
+
 _OWN: dict[type[Any], Kind] = {
-    AgentSpec: _AGENT,
+    AgentSpec: AGENT,
     Approval: APPROVAL,
     Budget: BUDGET,
     Cache: CACHE,

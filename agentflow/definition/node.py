@@ -83,7 +83,8 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     its edges (page 002 §11); others take and give values.
     `handoffs` are those to whom it may hand over, by id, each with what it is good for: a call of
     `handoff_to_<id>` ends its work. With `accept_truncated` the text of an answer that was cut off by its
-    length is taken as the answer; calls of functions in it are never executed.
+    length is taken as the answer; calls of functions in it are never executed. A `registered` one is found by
+    its name when a run begins; what else is stated here takes the place of what that agent has.
     """
 
     name: str
@@ -103,6 +104,7 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     parallel_tool_calls: bool = True
     examples: tuple[AgentExample, ...] = ()
     accept_truncated: bool = False
+    registered: bool = False
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -61,8 +61,13 @@ class NodeReport:
         inner = IrReport(self._report.report, self._report.origin, self._whole(field))
         own = self._node.capabilities if self._node is not None else None
         inner.grants = self._report.grants if own is None else (*self._report.grants, own)
+        inner.graphs = self._report.graphs
         check_graph(graph, inner)
         self._report.failed |= inner.failed
+
+    def named_graph(self, name: str) -> Workflow | None:
+        """Return the graph that a name means; None if the document has none: it may be a registered one."""
+        return self._report.graphs.get(name)
 
     def is_written(self, field: str) -> bool:
         """Return True if the field stands in the source of the graph."""

@@ -130,6 +130,10 @@ class Positions:
             node = child
         return node.line, node.column
 
+    def find(self, pointer: str) -> tuple[Place, str]:
+        """Return the place of what binding names by this pointer, and its pointer in the source."""
+        return self.at(pointer), pointer
+
     def key_at(self, pointer: str) -> Place:
         """Return the place of the key of the member at `pointer`; of an array element, its first token."""
         parent, _, token = pointer.rpartition("/")

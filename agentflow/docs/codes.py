@@ -870,8 +870,9 @@ FAILURES: dict[str, CodeInfo] = {
         "The answer breaks the schema, also after repairs.", "Make schema and prompt agree."
     ),
     "scope_access_denied": CodeInfo(
-        "A handler wrote a key of the shared state that the `capabilities` of its node do not have.",
-        "Add the area in `details` to `capabilities.write`.",
+        "A handler read or wrote a key of the shared state, or asked a model, which the `capabilities` of its"
+        " node do not have.",
+        "Add the area in `details` to `capabilities.read` or `.write`, the model to `capabilities.models`.",
     ),
     "secret_not_set": CodeInfo(
         "The variable of a `$secret` is not set.",

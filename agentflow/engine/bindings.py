@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from agentflow.definition.conversation import ToolSchema, Usage, dollars_for
 from agentflow.definition.diagnostics import Diagnostic
-from agentflow.definition.ir import ModelRef
+from agentflow.definition.ir import ModelRef, Workflow
 
 if TYPE_CHECKING:
     from agentflow.engine.graph import Node
@@ -137,6 +137,9 @@ class BoundGraph(NamedTuple):
 
     steps: Mapping[str, StepBinding]
     diagnostics: tuple[Diagnostic, ...] = ()
+    graph: Workflow | None = None
+    """The graph as it was bound, if it is another one than was asked for, or was asked for by its name; None
+    beside no diagnostics for a name that nothing has."""
 
     def to_value(self) -> dict[str, Any]:
         """Return the bindings as the log keeps them: without the counters of tokens, which are code."""

@@ -19,6 +19,7 @@ from agentflow.engine.approvals import decided, withdrawn
 from agentflow.engine.budgets import LIMITS, budget_left
 from agentflow.engine.child_requests import brings_answer, route_request
 from agentflow.engine.decisions import Decisions, scope_fields, step_failed, step_fields
+from agentflow.engine.grants import grants_of
 from agentflow.engine.ids import named
 from agentflow.engine.messages import Outgoing
 from agentflow.engine.run_end import outputs_of
@@ -27,7 +28,7 @@ from agentflow.events import catalogue as ev
 from agentflow.events.envelope import iso
 
 if TYPE_CHECKING:
-    from agentflow.definition.ir import Workflow
+    from agentflow.definition.ir import Capabilities, Workflow
     from agentflow.engine.activation import Activation
 
 __all__ = [
@@ -62,6 +63,8 @@ class ChildRequest(NamedTuple):
     deadline: str | None
     attempt: int = 1
     """Of the activation that the child works for."""
+    grants: tuple[Capabilities, ...] = ()
+    """Of the step and of what is around it: the child may call no more."""
 
 
 class ChildReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +144,7 @@ def child_request(state: RunState, key: str) -> ChildRequest | None:
         budget=budget_left(state, activation),
         deadline=None if due is None else iso(due),
         attempt=activation.attempt,
+        grants=grants_of(activation),
     )
 
 

@@ -106,7 +106,8 @@ def _raised(state: RunState, budget: Mapping[str, Any]) -> dict[str, Any]:
 
 def _must_be_priced(state: RunState, scope: str) -> None:
     for step_id in state.graph.step_ids if scope == "run" else (scope,):
-        binding = state.bindings.of(step_id)
+        place = state.root.nodes.get(step_id)
+        binding = state.bindings.of(step_id) if place is None else state.bindings.of_node(place.node)
         for ref in binding.models:
             if terms_of(binding, ref.name).worst_cost(0, 0) is None:
                 message = f'max_cost_usd: the price of {ref.name} (step "{step_id}") is unknown'

@@ -8,14 +8,16 @@ number effects alike, because both see the same kinds of events. Pure.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 from msgspec import UNSET
 
-from agentflow.engine.effect_keys import EffectKey, input_hash
-from agentflow.engine.graph import Graph, compile_inner
+from agentflow.definition.ir import NodeBase
+from agentflow.engine.effect_keys import EffectKey, OwnNames, input_hash
+from agentflow.engine.graph import Graph, Node, compile_inner
+from agentflow.engine.pipeline import graph_of_plan
 from agentflow.engine.replay import BaseEvent
 from agentflow.events import catalogue as ev
 
@@ -50,12 +52,15 @@ class Record(NamedTuple):
 
 
 class StepRecord:
-    """A step as it began and ended; `gates` has what a gate decided after each firing of its timer."""
+    """A step as it began and ended; `gates` has what a gate decided after each firing of its timer, `child`
+    the graph that became known with it and what that was bound to."""
 
-    __slots__ = ("age", "effect", "end", "fired", "gates", "offset", "ts")
+    __slots__ = ("age", "child", "effect", "end", "fired", "gates", "input", "offset", "ts")
 
-    def __init__(self, effect: Effect, offset: int, age: int, ts: int) -> None:
+    def __init__(self, effect: Effect, data: ev.WorkflowStepStarted, offset: int, age: int, ts: int) -> None:
         self.effect = effect
+        self.input = data.input
+        self.child = data.child
         self.ts = ts
         self.offset = offset
         self.age = age
@@ -67,10 +72,19 @@ class StepRecord:
 class EffectFold:
     """The effects of a run, in the order of its log."""
 
-    def __init__(self, graph: Graph, base: Sequence[BaseEvent] = ()) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        run_id: str,
+        base: Sequence[BaseEvent] = (),
+        recorded: EffectFold | None = None,
+    ) -> None:
         self.graph = graph
-        self.nodes = dict(graph.all_nodes)
-        """By id, with those of graphs that became known in the run."""
+        self._made = OwnNames(run_id, None if recorded is None else recorded._made)
+        self._nodes = dict(graph.all_nodes)
+        """By id, with those of the plan of a request."""
+        self._brought: dict[str, Mapping[str, Node]] = {}
+        """By activation: the nodes of the graph that became known with it."""
         self.base = base
         self._age = 0
         self._last_ts = 0
@@ -88,9 +102,14 @@ class EffectFold:
         self.delays: dict[Any, int] = {}
         """By the place of a failed call: the delay before the next attempt (ms)."""
         self.steps: dict[_Place, StepRecord] = {}
+        self.refused: dict[_Place, ev.WorkflowStepFailed | ev.WorkflowStepSkipped] = {}
+        """By the place of a step that ended before it began."""
         self.signals: list[Record] = []
         self.resumes: list[Record] = []
         self.ages: dict[int, int] = {}
+        """By offset; events of the base have those below 0, in their order."""
+        self.origins: dict[int, tuple[str, int]] = {}
+        """By offset: the run and the offset there of an event of the base."""
         self.work: dict[_Place, list[Record]] = {}
         """By the place of a step whose work is a child run or a handler: what came of it, in its order."""
         self.open_work: dict[_Place, None] = {}
@@ -100,8 +119,12 @@ class EffectFold:
         if isinstance(data, ev.WorkflowStarted):
             self._last_ts = ts
         elif isinstance(data, ev.SystemStateSaved) and data.kind == "fork_base":
-            for event in self.base:
-                self._take(event.data, -1, self._age)
+            for place, event in enumerate(self.base, -len(self.base)):
+                if event.origin is not None:
+                    self.origins[place] = event.origin
+                    self._made.names.add(event.origin[0])
+                self._take(event.data, place, self._age)
+        self._made.times.add(ts)
         # Time in which the run was paused, and a clock that was set back, do not age it.
         if not self._paused:
             self._age += max(0, ts - self._last_ts)
@@ -113,11 +136,22 @@ class EffectFold:
 
     def _take(self, data: Any, offset: int, age: int) -> None:
         self.ages[offset] = age
+        self._made.take(data)
         if isinstance(data, WORK_EVENTS):
             self._worked(data, offset, age)
         take = _TAKE.get(data.__class__)
         if take is not None:
             take(self, data, offset, age)
+
+    def node_of(self, activation: str, step_id: str) -> Node:
+        """Return the node of an activation; other activations of the same id may be of other graphs."""
+        end = activation.rfind(".") if self._brought else -1
+        while end > 0:
+            nodes = self._brought.get(activation[:end])
+            if nodes is not None and step_id in nodes:
+                return nodes[step_id]
+            end = activation.rfind(".", 0, end)
+        return self._nodes[step_id]
 
     # -- beginning ------------------------------------------------------------------------------
 
@@ -132,9 +166,14 @@ class EffectFold:
         self.open[name] = self._effect(kind, data, ordinal, request)
 
     def _effect(self, kind: EffectKind, data: Any, ordinal: int, request: Any) -> Effect:
-        spec = self.nodes[data.step_id].spec
+        spec = self.node_of(data.activation, data.step_id).spec
+        request = self._made.hidden(request)
         key = EffectKey(data.activation, data.iteration, ordinal, input_hash(spec, request))
         return Effect(kind, key, request, spec)
+
+    def hash_of(self, spec: NodeBase, request: Any) -> str:
+        """Return the hash of what a node asks for now."""
+        return input_hash(spec, self._made.hidden(request))
 
     def _initialized(self, data: ev.AgentInitialized, offset: int, age: int) -> None:
         self._offered[data.activation, data.iteration] = msgspec.to_builtins(data.tools)
@@ -175,14 +214,18 @@ class EffectFold:
 
     def _step_started(self, data: ev.WorkflowStepStarted, offset: int, age: int) -> None:
         effect = self._effect("call", data, 0, {"input": data.input})
-        self.steps[data.activation, data.iteration] = StepRecord(effect, offset, age, self._last_ts)
+        self.steps[data.activation, data.iteration] = StepRecord(effect, data, offset, age, self._last_ts)
         if data.child is not UNSET and "graph" in data.child and "workflow_id" not in data.child:
-            self.nodes |= compile_inner(data.child["graph"], f"{data.step_id}/", self.graph).all_nodes
-        kind = self.nodes[data.step_id].kind
+            graph = compile_inner(data.child["graph"], f"{data.step_id}/", self.graph)
+            self._brought[data.activation] = graph.all_nodes
+        kind = self.node_of(data.activation, data.step_id).kind
         if kind.starts_run or kind.sends:
             place = (data.activation, data.iteration)
             self.work[place] = []
             self.open_work[place] = None
+
+    def _plan_compiled(self, data: ev.PlanCompiled, offset: int, age: int) -> None:
+        self._nodes |= graph_of_plan(data.ir).all_nodes
 
     def _worked(self, data: Any, offset: int, age: int) -> None:
         """Keep what a child run or a handler gave; the questions of a child are asked by its step."""
@@ -232,6 +275,13 @@ class EffectFold:
         step = self.steps.get((data.activation, data.iteration))
         if step is not None:
             step.gates.setdefault(step.fired, Record(step.effect, data, offset, age))
+
+    def _step_ended(
+        self, data: ev.WorkflowStepFailed | ev.WorkflowStepSkipped, offset: int, age: int
+    ) -> None:
+        place = (data.activation, data.iteration)
+        if place not in self.steps:
+            self.refused[place] = data
 
     def _step_completed(self, data: ev.WorkflowStepCompleted, offset: int, age: int) -> None:
         self._gate(data, offset, age)
@@ -298,8 +348,11 @@ _TAKE: dict[type, Callable[[EffectFold, Any, int, int], None]] = {
     ev.TimerScheduled: EffectFold._timer_scheduled,  # pyright: ignore[reportPrivateUsage]
     ev.TimerFired: EffectFold._timer_ended,  # pyright: ignore[reportPrivateUsage]
     ev.TimerCancelled: EffectFold._timer_ended,  # pyright: ignore[reportPrivateUsage]
+    ev.PlanCompiled: EffectFold._plan_compiled,  # pyright: ignore[reportPrivateUsage]
     ev.WorkflowStepStarted: EffectFold._step_started,  # pyright: ignore[reportPrivateUsage]
     ev.WorkflowStepCompleted: EffectFold._step_completed,  # pyright: ignore[reportPrivateUsage]
+    ev.WorkflowStepFailed: EffectFold._step_ended,  # pyright: ignore[reportPrivateUsage]
+    ev.WorkflowStepSkipped: EffectFold._step_ended,  # pyright: ignore[reportPrivateUsage]
     ev.AgentRetrying: EffectFold._retrying,  # pyright: ignore[reportPrivateUsage]
     ev.WorkflowStepRetrying: EffectFold._retrying,  # pyright: ignore[reportPrivateUsage]
     ev.SignalReceived: EffectFold._signal,  # pyright: ignore[reportPrivateUsage]

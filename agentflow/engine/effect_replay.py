@@ -15,15 +15,18 @@ import msgspec
 from msgspec import UNSET
 
 from agentflow.definition.conversation import Usage, add_usage
+from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.ir import canonical_json, decode_ir
 from agentflow.definition.kinds import kind_of
+from agentflow.engine.bindings import BoundGraph, StepBinding
 from agentflow.engine.bounding_steps import bounding_steps
 from agentflow.engine.caching import CacheHit, Lookup
 from agentflow.engine.call_results import model_failed, tool_failed
 from agentflow.engine.decisions import Decisions
-from agentflow.engine.effect_keys import input_hash
 from agentflow.engine.effect_records import WORK_EVENTS, Effect, EffectFold, Record
 from agentflow.engine.graph import Graph
+from agentflow.engine.kinds.kind import BindGraph, Looked, Probe
 from agentflow.engine.replay import BaseEvent
 from agentflow.engine.shared_store import (
     Arrive,
@@ -82,11 +85,11 @@ class _Candidate(NamedTuple):
 class Replayer:
     """Serves one run from a recording."""
 
-    def __init__(self, recording: Recording, policy: Policy, graph: Graph) -> None:
+    def __init__(self, recording: Recording, policy: Policy, graph: Graph, run_id: str) -> None:
         self._recording = recording
         self._records = recording.effects
         self._always = policy == "Always"
-        self._asked = EffectFold(graph, recording.base)
+        self._asked = EffectFold(graph, run_id, recording.base, self._records)
         self._work: dict[tuple[str, int | None], int] = {}
         """By place of a child run or handler that is served: how many of its records were delivered."""
         self._age = 0
@@ -96,6 +99,7 @@ class Replayer:
         self._accesses: dict[str, tuple[str, StoreAccess]] = {}
         self._served_tools = 0
         self._usage = {r.offset: r.end.usage for r in self._records.records.values() if _has_usage(r.end)}
+        self._of_base = {origin: offset for offset, origin in self._records.origins.items()}
         self._signals = 0
         self._resumes = 0
         self._marks: dict[tuple[str, int | None], int] = {}
@@ -105,11 +109,11 @@ class Replayer:
     def take(self, data: Any, offset: int, ts: int) -> None:
         """Take an event of the replaying run, live or from its log."""
         self._asked.take(data, offset, ts)
-        replayed = getattr(data, "replayed", UNSET)
-        if replayed is not UNSET and replayed.workflow_id == self._recording.workflow_id:
-            self._age = max(self._age, self._records.ages.get(replayed.offset, 0))
-        if isinstance(data, WORK_EVENTS) and replayed is not UNSET:
-            self._follow_work(data, replayed.offset)
+        served = self._served_by(data)
+        if served is not None:
+            self._age = max(self._age, self._records.ages.get(served, 0))
+            if isinstance(data, WORK_EVENTS):
+                self._follow_work(data, served)
         if isinstance(data, ev.SignalReceived):
             self._signals += 1
         elif isinstance(data, ev.WorkflowResumed):
@@ -152,7 +156,7 @@ class Replayer:
         """Return the end of a step that reads the time as it was recorded: the time belongs to the record."""
         place = (data.activation, data.iteration)
         then, now = self._records.steps.get(place), self._asked.steps.get(place)
-        timed = ev.TimerFired in self._asked.nodes[data.step_id].kind.events
+        timed = ev.TimerFired in self._asked.node_of(data.activation, data.step_id).kind.events
         if not timed or then is None or now is None or then.end is None or then.effect.key != now.effect.key:
             return data
         self._marks[place] = then.end.offset
@@ -164,13 +168,13 @@ class Replayer:
     def credit(self, state: RunState, data: Any) -> None:
         """Count a served result against the budgets of the state as its record did, so that they decide
         alike with `Always`. Called with each event that was folded."""
-        replayed = getattr(data, "replayed", UNSET)
-        if replayed is UNSET or not isinstance(data, _CALL_ENDS):
+        served = self._served_by(data)
+        if served is None or not isinstance(data, _CALL_ENDS):
             return
         if isinstance(data, ev.ToolCallCompleted | ev.ToolCallFailed):
             self._served_tools += not getattr(data, "will_retry", False)
             return
-        usage = self._usage.get(replayed.offset)
+        usage = self._usage.get(served)
         if self._always and usage is not None:
             state.usage = add_usage(state.usage, usage)
             key = data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
@@ -178,7 +182,18 @@ class Replayer:
                 state.step_usage[step] = add_usage(state.step_usage.get(step, Usage()), usage)
 
     def _reference(self, offset: int) -> Reference:
-        return Reference(workflow_id=self._recording.workflow_id, offset=offset)
+        """Return where a record stands; one of the base in the log that it came from."""
+        workflow_id, at = self._records.origins.get(offset, (self._recording.workflow_id, offset))
+        return Reference(workflow_id=workflow_id, offset=at)
+
+    def _served_by(self, data: Any) -> int | None:
+        """Return the offset of the record that an event was served from; None if it was not."""
+        replayed = getattr(data, "replayed", UNSET)
+        if replayed is UNSET:
+            return None
+        if replayed.workflow_id == self._recording.workflow_id:
+            return replayed.offset
+        return self._of_base.get((replayed.workflow_id, replayed.offset))
 
     # -- what is asked --------------------------------------------------------------------------
 
@@ -227,12 +242,41 @@ class Replayer:
         place = _place_of(lookup.activation_key)
         then, served = self._records.steps.get(place), self._always
         if not served and then is not None:
-            asked = input_hash(self._asked.nodes[lookup.step_id].spec, {"input": lookup.input})
+            spec = self._asked.node_of(lookup.activation_key, lookup.step_id).spec
+            asked = self._asked.hash_of(spec, {"input": lookup.input})
             is_known = then.end is not None or ("call", *place, 0) in self._records.records
             served = is_known and asked == then.effect.key.input_hash
         if served:
             self._lookups.add(lookup.activation_key)
         return served
+
+    def serves_probe(self, probe: Probe) -> Looked | None:
+        """Return what a step of a plan found before it began; None if it is to be looked at."""
+        if not self._always:
+            return None
+        place = _place_of(probe.activation_key)
+        begun, refused = self._records.steps.get(place), self._records.refused.get(place)
+        if begun is not None:
+            files: Any = begun.input.get("before") or {}
+            return Looked(files, (), begun.input.get("stage3_available") is not False)
+        reason = refused.reason if isinstance(refused, ev.WorkflowStepSkipped) else None
+        code = refused.error.code if isinstance(refused, ev.WorkflowStepFailed) else None
+        down = probe.services if reason == "toolset_unavailable" else ()
+        return Looked({}, down, code != "delegate_unavailable")
+
+    def serves_graph(self, asked: BindGraph) -> BoundGraph | None:
+        """Return what a graph was bound to that became known in the run; None if it is to be bound."""
+        if not self._always:
+            return None
+        place = _place_of(asked.activation_key)
+        begun, refused = self._records.steps.get(place), self._records.refused.get(place)
+        if begun is not None and begun.child is not UNSET:
+            graph = decode_ir(canonical_json(begun.child["graph"])) if isinstance(asked.graph, str) else None
+            return BoundGraph(msgspec.convert(begun.child["bindings"], dict[str, StepBinding]), (), graph)
+        if isinstance(refused, ev.WorkflowStepFailed):
+            details = refused.error.details or {}
+            return BoundGraph({}, msgspec.convert(details.get("diagnostics", ()), tuple[Diagnostic, ...]))
+        return BoundGraph({})
 
     def serves_access(self, access: StoreAccess) -> bool | ErrorInfo:
         """Return whether the shared store is not to be asked."""

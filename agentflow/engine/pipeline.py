@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from agentflow.definition.failure import ErrorInfo
-from agentflow.definition.ir import canonical_json, ir_hash
+from agentflow.definition.ir import canonical_json, decode_ir, ir_hash
 from agentflow.definition.pipeline_nodes import workspace_of
 from agentflow.definition.plan_checks import CheckedPlan, check_plan, plan_digest
 from agentflow.definition.plan_compiler import compile_plan
@@ -38,6 +38,7 @@ __all__ = [
     "activated_event",
     "executor_output",
     "failure_of_request",
+    "graph_of_plan",
     "hash_of",
     "proposed_event",
 ]
@@ -85,6 +86,7 @@ class PipelineState:
         "executor_output",
         "final_output",
         "graph",
+        "graph_of_plan",
         "ir_hash",
         "mode",
         "normalized",
@@ -347,6 +349,14 @@ def accepted_events(
             diagnostics=(),
         ),
     ]
+
+
+def graph_of_plan(ir: Any) -> Graph:
+    """Return the graph of `plan.compiled`, whose nodes run in the stage that executes."""
+    from agentflow.engine.graph import Graph
+
+    workflow = decode_ir(canonical_json(ir))
+    return Graph(workflow, f"{EXECUTE}/", workflow.options)
 
 
 def executor_output(pipeline: PipelineState, path: Path) -> dict[str, Any]:

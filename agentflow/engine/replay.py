@@ -29,10 +29,11 @@ __all__ = [
 
 
 class BaseEvent(NamedTuple):
-    """An event of the old run, and when it was written (microseconds)."""
+    """An event of the old run, when it was written (microseconds), and the id and offset that it had."""
 
     data: Any
     ts: int
+    origin: tuple[str, int] | None = None
 
 
 RUN_EVENTS = (

@@ -127,6 +127,8 @@ class Surroundings(NamedTuple):
     targets: Collection[str]
     reducers: Mapping[str, Callable[[Any, Any], Any]]
     traceparent: str | None = None
+    check_read: Callable[[str], None] = lambda key: None
+    """Raise ScopeAccessDenied for a key of the shared state that the node may not read."""
 
 
 class WorkflowContext(Generic[Out, WOut]):
@@ -223,7 +225,8 @@ class WorkflowContext(Generic[Out, WOut]):
 
     def get_shared_state(self, key: str, default: Any = None) -> Any:
         """Return a value of the shared state as a new object: as committed when the activation began, with
-        the writes of this attempt."""
+        the writes of this attempt. Raises ScopeAccessDenied for a key that the node may not read."""
+        self._around.check_read(key)
         if key in self._updates:
             for update in self._updates.pop(key):
                 before = self._shared.get(key, self._around.shared.get(key))

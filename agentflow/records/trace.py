@@ -60,6 +60,8 @@ class TraceMetadata(msgspec.Struct, frozen=True, kw_only=True):
     started_at_unix_ms: int
     finished_at_unix_ms: int
     workflow_id: str | UnsetType = UNSET
+    forked: bool | UnsetType = UNSET
+    """True for a fork: what came before stands in the trace of another run."""
 
 
 class TraceEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,6 +257,7 @@ class TraceFold:
             started_at_unix_ms=micros(first.timestamp) // 1000 if wall else 0,
             finished_at_unix_ms=self._last_ms if wall else len(lines),
             workflow_id=first.workflow_id if wall else UNSET,
+            forked=UNSET if first.data.forked_from is UNSET else True,
         )
         return WorkflowTrace(metadata=metadata, events=lines)
 

@@ -129,6 +129,7 @@ class _Checker:
     def __init__(self, trace: WorkflowTrace, workflow: Workflow | None) -> None:
         self.trace = trace
         self.before = None if workflow is None else dict(_predecessors(workflow))
+        self.brought = () if workflow is None else tuple(_brought(workflow))
         self.open: dict[_Key, int] = {}
         self.entered: set[str] = set()
         self.unhandled: dict[str, tuple[int, str]] = {}
@@ -181,9 +182,11 @@ class _Checker:
         if self.before is None:
             return
         before = self.before.get(node_id)
+        if before is None and node_id.startswith(self.brought):
+            return  # of a graph that became known in the run
         if before is None:
             yield _violation("E_UNKNOWN_NODE", f'the definition has no node "{node_id}"', i)
-        elif before and self.entered.isdisjoint(before):
+        elif before and self.trace.metadata.forked is not True and self.entered.isdisjoint(before):
             message = f'"{node_id}" is entered, but none of {", ".join(sorted(before))} before it'
             yield _violation("E_ILLEGAL_TRANSITION", message, i)
 
@@ -213,6 +216,17 @@ def _said(node_id: str, path: str, visit: int) -> str:
     return f'"{node_id}"{place}' + (f", visit {visit}" if visit > 1 else "")
 
 
+def _brought(workflow: Workflow, prefix: str = "") -> Iterator[str]:
+    """Yield how the ids of nodes begin whose graph becomes known in the run."""
+    for node in workflow.nodes:
+        kind, name = kind_of(node), f"{prefix}{node.id}/"
+        inner = kind.inner(node)
+        if kind.brings_graph(node):
+            yield name
+        elif inner is not None:
+            yield from _brought(inner, name)
+
+
 def _predecessors(
     workflow: Workflow, prefix: str = "", entry: frozenset[str] = frozenset()
 ) -> Iterator[tuple[str, frozenset[str]]]:
@@ -220,8 +234,8 @@ def _predecessors(
 
     Starts that a front end added leave no trace: what they lead to begins.
     """
-    before: dict[str, set[str]] = {node.id: set(node.depends_on) for node in workflow.nodes}
-    begins: set[str] = set()
+    before: dict[str, set[str]] = {node.id: set() for node in workflow.nodes}
+    begins = {node.id for node in workflow.nodes if node.depends_on}  # what these wait for may be skipped
     for node in workflow.nodes:
         for _, target in targets_of(node):
             before.setdefault(target, set()).add(node.id)

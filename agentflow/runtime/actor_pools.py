@@ -10,6 +10,7 @@ from typing import Any
 from actors import ActorInfo, ActorSystem, ChildSpec, Ref
 from agentflow.definition.ir import ModelRef, Workflow
 from agentflow.engine import BoundGraph, ModelTerms
+from agentflow.errors import DefinitionError
 from agentflow.events.deltas import DeltaHub
 from agentflow.models import ModelProvider, Models
 from agentflow.runtime.agent_actor import Directory
@@ -68,12 +69,15 @@ class ActorPools:
             providers[ref.provider] = models.provider(ref)
             return ref, terms_of(models, ref)
 
-        async def bind_graph(graph: Workflow) -> BoundGraph:
+        async def bind_graph(graph: Workflow | str) -> BoundGraph:
             assert bound.bind_graph is not None
-            found = await bound.bind_graph(graph)
+            try:
+                found = await bound.bind_graph(graph)
+            except DefinitionError as error:
+                return BoundGraph({}, tuple(error.diagnostics))
             know(found)
             wrong = tuple(one for one in found.diagnostics if one.severity == "error")
-            return BoundGraph(found.steps, wrong)
+            return BoundGraph(found.steps, wrong, found.graph)
 
         return Directory(
             lambda name: self._provider(providers[name]),

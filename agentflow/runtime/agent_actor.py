@@ -37,7 +37,7 @@ class Directory:
         function: Callable[[str, str], Tool | None] = lambda service, function: None,
         resolve: Callable[[str | None], Awaitable[tuple[ModelRef, ModelTerms]]] | None = None,
         service: Callable[[str], Service | None] = lambda name: None,
-        bind_graph: Callable[[Workflow], Awaitable[BoundGraph]] | None = None,
+        bind_graph: Callable[[Workflow | str], Awaitable[BoundGraph]] | None = None,
     ) -> None:
         self.model = model
         self.tool = tool
@@ -58,8 +58,9 @@ class Directory:
         assert self._resolve is not None
         return await self._resolve(model)
 
-    async def bind_graph(self, graph: Workflow) -> BoundGraph:
-        """Bind the nodes of a graph that became known in the run; later its calls find their actors."""
+    async def bind_graph(self, graph: Workflow | str) -> BoundGraph:
+        """Bind the nodes of a graph that became known in the run, or has this name; later its calls find
+        their actors."""
         assert self._bind_graph is not None
         return await self._bind_graph(graph)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,8 @@ from agentflow.definition.ir import AgentSpec, FunctionRef, ModelRef, Workflow, 
 from agentflow.definition.kinds import kind_of
 from agentflow.definition.node import WORKER_PREFIX, WORKERS, Needed, ToolDeclaration
 from agentflow.definition.reducers import REDUCERS
+from agentflow.definition.report import NOWHERE
+from agentflow.definition.source_tree import Place
 from agentflow.engine import Bindings, BoundGraph, ModelTerms, StepBinding, ToolInfo
 from agentflow.engine.agents.function_search import FIND_FUNCTIONS, MAX_FOUND, search_tool
 from agentflow.engine.agents.handoffs import handoff_tools
@@ -33,12 +35,13 @@ from agentflow.models import ModelResolutionError, Models
 from agentflow.models.llm_executor import ExecutorModels
 from agentflow.models.parameters import parameter_problems
 from agentflow.runtime.adapters import import_adapters
-from agentflow.tools import PythonTool, Service, ServiceLoader, Tool, ToolRegistry
+from agentflow.tools import Service, ServiceLoader, Tool, ToolRegistry
+from agentflow.tools.loading import Loaded
+from agentflow.tools.recorded import RecordedTool, recorded_service
 from agentflow.tools.tool_executor import ExecutorTool, ToolExecutor, executor_service, executor_tool
 from agentflow.tools.workers import (
     HANDLERS_FILE,
     Handlers,
-    WorkerTool,
     load_handlers,
     worker_service,
     worker_tools,
@@ -59,19 +62,28 @@ Implicit = Literal["ask", "allow", "deny"]
 """What becomes of functions that are declared to change something and granted only by "all" or `*`: offered,
 and a person is asked before each call; offered; not offered (page 001 §5.6)."""
 
-Locate = Callable[[str], tuple[int | None, int | None]]
-"""A JSON pointer of the document to (line, column)."""
+Locate = Callable[[str], tuple[Place, str]]
+"""A JSON pointer of the document as the graph says it to its place, and to the pointer in the source."""
 
 
 HasGraph = Callable[[str], Awaitable[bool]]
 """Whether a graph is registered under a name."""
 
 
-BindsGraph = Callable[[Workflow], Awaitable["Bound"]]
+BindsGraph = Callable[["Workflow | str"], Awaitable["Bound"]]
+
+
+FindsGraph = Callable[["Workflow | str"], Awaitable["Workflow | None"]]
+"""Return a graph as it is to run: of a name the graph that is registered under it, None without one; of a
+graph the same one with its registered agents. Raises DefinitionError."""
 
 
 async def _has_none(name: str) -> bool:
     return False
+
+
+async def _find_none(graph: Workflow | str) -> Workflow | None:
+    return None if isinstance(graph, str) else graph
 
 
 class Pins:
@@ -105,11 +117,15 @@ class Bound:
         self.grants: dict[str, list[str]] = {}
         self.code: Callables | None = None
         """The Python code of the workflow, if it was built in Python."""
+        self.declared: list[Tool] = []
+        """The functions that were granted of services that the document declares, and handlers of files."""
         self.replay: ReplaySource | None = None
         self.graphs: list[Bound] = []
         """Of the graphs that became known in a stored run."""
         self.bind_graph: BindsGraph | None = None
         """Binds a graph that becomes known in the run, by the same rules."""
+        self.graph: Workflow | None = None
+        """Such a graph as it was bound, if it is another one than was asked for."""
         self.own_models: Models | None = None
         """What makes the model calls of this run alone, if it is not the providers of the Runtime."""
 
@@ -145,8 +161,10 @@ class _Binder:
         code: Callables | None,
         has_graph: HasGraph,
         named: Service | None,
+        recorded: Sequence[RecordedTool] | None,
     ) -> None:
         self.named = named
+        self.recorded = recorded
         self.has_graph = has_graph
         self.workflow = workflow
         self.code = code
@@ -168,14 +186,18 @@ class _Binder:
         self.without_model: list[tuple[str, str, ModelResolutionError]] = []
         self.handlers: dict[str, Handlers] = {}  # by file; "" has those that need none
         self.may_lack = format == "pipeline"  # what steps of a plan lack, they are skipped or failed for
-        self.called: dict[str, WorkerTool | ExecutorTool] = {}
+        self.called: dict[str, Tool] = {}
         self.broken: set[str] = set()  # what refers to these services is not reported once more
 
     async def run(self, loader: ServiceLoader, folder: Path | None, trusted: bool) -> Bound:
         declared = self.workflow.services
-        loaded = await asyncio.gather(
-            *(loader.load(name, spec, folder, trusted=trusted) for name, spec in declared.items())
-        )
+        if self.recorded is None:
+            loaded = await asyncio.gather(
+                *(loader.load(name, spec, folder, trusted=trusted) for name, spec in declared.items())
+            )
+        else:
+            tools = self.recorded
+            loaded = [Loaded(recorded_service(name, spec, tools), []) for name, spec in declared.items()]
         for name, (service, problems) in zip(declared, loaded, strict=True):
             for p in problems:
                 self._report(
@@ -186,7 +208,7 @@ class _Binder:
             else:
                 self.broken.add(name)
                 self.registry.services.pop(name, None)
-        await self._load_workers(folder if trusted else None)
+        await self._load_workers(folder if trusted and self.recorded is None else None)
         await import_adapters(self.models, self._wanted(), self._resolve)
         for node in self.nodes:
             if node.agent is not None:
@@ -207,7 +229,20 @@ class _Binder:
             by_service.setdefault(tool.service, []).append(tool)
         for name, tools in by_service.items():
             self.bound.services[name] = executor_service(name, tools)
+        self.bound.declared = list(self._declared())
         return self.bound
+
+    def _declared(self) -> Iterator[Tool]:
+        granted = {name for names in self.bound.grants.values() for name in names}
+        for name in self.workflow.services:
+            service = self.bound.services.get(name)
+            for tool in () if service is None else service.tools.values():
+                if f"{tool.service}.{tool.function}" in granted:
+                    yield tool
+        registered = self.handlers[""].tools
+        for name, tool in self.called.items():
+            if name not in registered and not isinstance(tool, ExecutorTool):
+                yield tool
 
     def _executed(self, name: str) -> ExecutorTool | None:
         """Return what the injected executor is asked for by this name; None without one. A service of the
@@ -221,7 +256,11 @@ class _Binder:
     async def _load_workers(self, folder: Path | None) -> None:
         """Find the handlers that nodes call: those of the workflow's code, then the registered ones, then
         those of files in the folder; without one no file is imported."""
-        known = {**self.registry.workers, **worker_tools({} if self.code is None else self.code.workers)}
+        known: dict[str, Tool] = {
+            **{tool.function: tool for tool in self.recorded or () if tool.service == WORKERS},
+            **self.registry.workers,
+            **worker_tools({} if self.code is None else self.code.workers),
+        }
         wanted: dict[str, dict[str, None]] = {}
         for node in self.nodes:
             for needed in node.binds.tools:
@@ -233,7 +272,7 @@ class _Binder:
             assert folder is not None
             self.handlers[file] = await load_handlers(file, folder, names)
 
-    def _worker(self, needed: Needed, handler: str, place: str) -> WorkerTool | ExecutorTool | None:
+    def _worker(self, needed: Needed, handler: str, place: str) -> Tool | None:
         """Return a handler; None, reported, if there is none."""
         file = needed.file or HANDLERS_FILE
         registered, beside = self.handlers[""], self.handlers.get(file)
@@ -275,7 +314,7 @@ class _Binder:
         hint: str | None = None,
         severity: Literal["error", "warning"] = "error",
     ) -> None:
-        line, column = self.locate(path)
+        (line, column), path = self.locate(path)
         self.bound.diagnostics.append(
             Diagnostic(
                 code=code,
@@ -333,11 +372,16 @@ class _Binder:
         )
         if what == "reducer":
             hint = "call agentflow.reducers.register in this process"
+        if what == "agent":
+            hint = "register it: Runtime.register(agent), or serve --load module:agent"
         self._report("E_UNREGISTERED_CALLABLE", f'no {what} is registered as "{name}"', path, hint)
 
     # -- agents ---------------------------------------------------------------------------------
 
     def _agent(self, node: BoundNode, spec: AgentSpec) -> None:
+        if spec.registered:
+            self._unregistered("agent", spec.name, node.agent_place)
+            return
         tools = self._functions(node, spec)
         refs = self._models(node.id, spec, node.agent_place, is_pool=node.binds.agent_is_pool)
         self._check_capability(node, spec, refs, tools)
@@ -395,8 +439,11 @@ class _Binder:
         for problem in parameter_problems(ref.parameters, ref.name, self.models.profile(ref)):
             key = _escape(problem.name)
             homes = [f"{place}/{key}", *self._alias_places(problem.name, key)]
-            path = next((p for p in homes if self.locate(p) != self.locate(p.rpartition("/")[0])), homes[0])
+            path = next((p for p in homes if self._place(p) != self._place(p.rpartition("/")[0])), homes[0])
             self._report_once(problem.code, problem.message, path, problem.hint)
+
+    def _place(self, path: str) -> Place:
+        return self.locate(path)[0]
 
     def _alias_places(self, name: str, key: str) -> list[str]:
         roots = ("/models",) if self.format == "linear" else ("/workflow/models", "/models")
@@ -605,7 +652,7 @@ def _info(tool: Tool, *, implied: bool = False, asks: bool = False) -> ToolInfo:
             idempotent=tool.idempotent,
             timeout=tool.timeout,
             sensitive=tool.sensitive,
-            self_checked=isinstance(tool, PythonTool),
+            self_checked=tool.self_checked,
             declared=tool.declared,
             approval=tool.approval,
             implied=implied,
@@ -684,7 +731,7 @@ async def bind(
     models: Models,
     loader: ServiceLoader,
     folder: Path | None = None,
-    locate: Locate = lambda _: (None, None),
+    locate: Locate = lambda path: (NOWHERE, path),
     file: str | None = None,
     format: str = "ir/v0",
     pins: Pins | None = None,
@@ -692,7 +739,9 @@ async def bind(
     trusted: bool = True,
     code: Callables | None = None,
     has_graph: HasGraph | None = None,
+    find_graph: FindsGraph = _find_none,
     named: Service | None = None,
+    recorded: Sequence[RecordedTool] | None = None,
 ) -> Bound:
     """Resolve every model and function of the graph; see `Bound.diagnostics`.
 
@@ -702,16 +751,31 @@ async def bind(
     Imports the modules of its python services and starts, connects and lists its other ones, all at the same
     time, each for 30 s at most. A submission that is not `trusted` gets no service that runs code, needs a
     secret or has a private address. With `pins`, an existing run keeps its models and is offered no function
-    that it was not granted.
+    that it was not granted. With `recorded` nothing is imported, started or connected: declared services have
+    these functions, which nothing calls.
     """
     binder = _Binder(
-        workflow, registry, models, locate, file, format, pins, implicit, code, has_graph or _has_none, named
+        workflow,
+        registry,
+        models,
+        locate,
+        file,
+        format,
+        pins,
+        implicit,
+        code,
+        has_graph or _has_none,
+        named,
+        recorded,
     )
     bound = await binder.run(loader, folder, trusted)
 
-    async def bind_graph(graph: Workflow) -> Bound:
+    async def bind_graph(asked: Workflow | str) -> Bound:
+        graph = await find_graph(asked)
+        if graph is None:
+            return Bound()
         of_run = {field: getattr(workflow, field) for field in ("services", "models", "graphs")}
-        return await bind(
+        bound = await bind(
             msgspec.structs.replace(graph, **of_run),
             registry=registry,
             models=models,
@@ -721,8 +785,12 @@ async def bind(
             trusted=trusted,
             code=code,
             has_graph=has_graph,
+            find_graph=find_graph,
             named=named,
+            recorded=recorded,
         )
+        bound.graph = None if graph is asked else graph
+        return bound
 
     bound.bind_graph = bind_graph
     return bound

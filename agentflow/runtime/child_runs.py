@@ -19,8 +19,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from msgspec import UNSET
 
+from agentflow.definition.dynamic_graph import fitted_graph
 from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.ir import Capabilities, Workflow
 from agentflow.definition.loader import Definition, Submission, check_inputs
+from agentflow.definition.registered_agents import with_agents
 from agentflow.errors import (
     AgentflowError,
     CommandRefused,
@@ -50,7 +53,7 @@ from agentflow.runtime.command_messages import (
 from agentflow.runtime.run_launch import GRAPH_DEPTH, shares_slot
 from agentflow.runtime.submission import load_aside, started_event, with_options
 from agentflow.runtime.submit import SubmitCommand
-from agentflow.runtime.workflow_code import WorkflowWithCode
+from agentflow.runtime.workflow_code import RegisteredAgent, WorkflowWithCode
 from agentflow.tools import ToolContext, ToolError
 
 if TYPE_CHECKING:
@@ -126,19 +129,25 @@ class ChildRunCommands(SubmitCommand):
         self.graph_source: GraphSource | None = None
         """Where graphs are found that were not registered here, such as the definitions of a daemon."""
 
-    def register(self, workflow: WorkflowWithCode | str, submission: Submission | None = None) -> None:
-        """Register a workflow that was built in Python, or a definition under a name.
+    def register(
+        self, workflow: WorkflowWithCode | RegisteredAgent | str, submission: Submission | None = None
+    ) -> None:
+        """Register a workflow that was built in Python, an Agent, or a definition under a name.
 
-        Runs of the workflow that another process left go on here, and `graph` of a subgraph may state its
-        name or the given one; the last registration of a name counts. A run that goes on after a restart
-        needs its workflow and its subgraphs registered again: without its code it pauses,
+        A node of kind `agent` may state the name of an Agent; a run keeps the one that it began with. Runs of
+        the workflow that another process left go on here, and `graph` of a subgraph may state its name or the
+        given one; the last registration of a name counts. A run that goes on after a restart needs its
+        workflow and its subgraphs registered again: without its code it pauses,
         `definition_unavailable`.
         """
-        if not isinstance(workflow, str):
+        if isinstance(workflow, RegisteredAgent):
+            agent = msgspec.structs.replace(workflow.spec(), exchanges="values")
+            self._agents[agent.name] = agent
+        elif not isinstance(workflow, str):
             self._code.add(workflow)
             self._graphs_by_name[workflow.definition.name] = workflow.definition
         elif submission is None:
-            raise TypeError("register takes a workflow built in Python, or a name and a definition")
+            raise TypeError("register takes a workflow built in Python, an Agent, or a name and a definition")
         else:
             self._graphs_by_name[workflow] = submission
 
@@ -152,6 +161,15 @@ class ChildRunCommands(SubmitCommand):
 
     async def _has_graph(self, name: str, *, trusted: bool) -> bool:
         return await self._registered(name, trusted=trusted) is not None
+
+    async def _find_graph(self, graph: Workflow | str, *, trusted: bool) -> Workflow | None:
+        """Return a graph that is to run in the log of another: see `binding.FindsGraph`."""
+        if isinstance(graph, str):
+            found = await self._registered(graph, trusted=trusted)
+            if found is None:
+                return None
+            graph = (await load_aside(found.submission, UNSET))[0].workflow
+        return with_agents(graph, self._agents)
 
     # -- workflows that models run ------------------------------------------------------------------
 
@@ -202,7 +220,7 @@ class ChildRunCommands(SubmitCommand):
 
     async def _registered_definition(self, name: str, trusted: bool) -> Definition | None:
         found = await self._registered(name, trusted=trusted)
-        return None if found is None else (await load_aside(found.submission, UNSET))[0]
+        return None if found is None else (await self._load_aside(found.submission, UNSET))[0]
 
     async def _left_for(self, call: ToolContext) -> dict[str, Any]:
         """Return what is left of the budgets that a call of a workflow draws on.
@@ -319,7 +337,9 @@ class ChildRunCommands(SubmitCommand):
             if found is None:
                 raise CommandRefused(f'no graph "{submission}" is registered', code="subgraph_not_found")
             submission = found.submission
-        definition, _, _ = await load_aside(submission, UNSET)
+        definition, _, _ = await self._load_aside(submission, UNSET)
+        if request.grants:
+            definition = _granted(definition, request.grants)
         inherited = _inherited(parent)
         definition = with_options(definition, inherited)
         code = self._nested_code(parent, request, definition)
@@ -366,7 +386,7 @@ class ChildRunCommands(SubmitCommand):
         await self._put_definition(definition)
         if bound.code is not None:
             self._code.begin(run_id, bound.code)
-        first = [fork_of_child(begin, origin, started), base.saved]
+        first = [await self._with_functions(fork_of_child(begin, origin, started), bound), base.saved]
         labels = dict(started.labels)
         await self._registry.begin(run_id, plan, bound, first, base=base.events, labels=labels)
 
@@ -479,6 +499,16 @@ class ChildRunCommands(SubmitCommand):
                 self._registry.start_soon(
                     self._send_on(row.workflow_id, Cancel(reason=reason, by=row.parent))
                 )
+
+
+def _granted(definition: Definition, grants: tuple[Capabilities, ...]) -> Definition:
+    """Return the definition of a child run as its caller may run it. Raises DefinitionError."""
+    from agentflow.definition.ir import ir_hash
+
+    found = fitted_graph(definition.workflow, grants)
+    if isinstance(found, list):
+        raise DefinitionError(found)
+    return msgspec.structs.replace(definition, workflow=found, ir_hash=ir_hash(found))
 
 
 def _inherited(parent: ev.WorkflowStarted) -> dict[str, Any]:

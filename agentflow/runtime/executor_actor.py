@@ -21,6 +21,8 @@ from actors import Actor, ActorStopped, Ref, current_trace, on
 from agentflow import known_secrets
 from agentflow.definition.failure import describe_exception
 from agentflow.engine import Outgoing, Question
+from agentflow.engine.grants import denied_read
+from agentflow.errors import ScopeAccessDenied
 from agentflow.events.tracing import SpanContext, active
 from agentflow.executors.callables import Callables
 from agentflow.executors.context import Sent, Staged, Surroundings, Unfolded, WorkflowContext
@@ -37,6 +39,7 @@ from agentflow.runtime.handler_port import HandlerPort
 from agentflow.threads import in_thread
 
 if TYPE_CHECKING:
+    from agentflow.definition.ir import Capabilities
     from agentflow.engine.graph import Node
     from agentflow.engine.shared_state import SharedState
 
@@ -61,6 +64,8 @@ class Place(NamedTuple):
     """The shared state that an activation reads, by its key."""
     committed: SharedState
     """The shared state now."""
+    grants: tuple[Capabilities, ...]
+    """Of the node and of what is around it."""
     graph_node: Node
     code: Callables
     directory: Directory
@@ -215,9 +220,18 @@ class ExecutorActor(Actor, mailbox=1_000, handler_timeout=None):
             targets=place.targets,
             reducers=place.reducers,
             traceparent=span.traceparent if isinstance(span, SpanContext) else None,
+            check_read=partial(_check_read, place),
         )
-        port = HandlerPort(self._supervisor, message, place.workflow_id, place.node, place.directory)
+        port = HandlerPort(
+            self._supervisor, message, place.workflow_id, place.node, place.directory, place.grants
+        )
         return WorkflowContext(around, port, spec, executor.handlers, place.payloads, place.node)
+
+
+def _check_read(place: Place, key: str) -> None:
+    if (denied := denied_read(place.grants, place.node, key)) is not None:
+        hint = "add it to capabilities.read of the node"
+        raise ScopeAccessDenied(denied.message, hint=hint, details=denied.details)
 
 
 async def _snapshot(executor: Executor) -> Any:

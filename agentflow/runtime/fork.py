@@ -14,17 +14,17 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from agentflow.aside import compute_aside, is_small
-from agentflow.definition.diagnostics import or_which, sort_diagnostics
-from agentflow.definition.loader import Definition
+from agentflow.definition.diagnostics import Diagnostic, or_which, sort_diagnostics
+from agentflow.definition.loader import Definition, Submission
 from agentflow.errors import CommandRefused, DefinitionError, RunExists, RunNotFound
 from agentflow.events.catalogue import ForkOrigin, SystemStateSaved, WorkflowStarted
-from agentflow.events.envelope import decode, encode, micros
+from agentflow.events.envelope import decode, encode
 from agentflow.events.log import EventLog
 from agentflow.records.pipeline import REQUESTER_LABEL, requester_of
 from agentflow.records.read_model import base_of_fork
 from agentflow.runtime.other_definition import check_results, check_same_graph
 from agentflow.runtime.recovery import RecoveryCommands
-from agentflow.runtime.submission import FORMAT_LABEL, checked_labels, load_aside, started_event
+from agentflow.runtime.submission import FORMAT_LABEL, checked_labels, started_event
 from agentflow.runtime.workflow_code import CodeTable, WorkflowWithCode
 
 if TYPE_CHECKING:
@@ -114,8 +114,7 @@ def _cut(source: RunState, plan: Graph, from_step: str | None, from_failure: boo
 
 async def _read(log: EventLog, workflow_id: str, upto: int) -> tuple[list[bytes], list[BaseEvent]]:
     """Return the events up to an offset, with the base of a run that is a fork itself."""
-    from agentflow.engine import BaseEvent
-    from agentflow.runtime.log_replay import decode_base
+    from agentflow.runtime.log_replay import base_event, decode_base
 
     bodies: list[bytes] = []
     events: list[BaseEvent] = []
@@ -132,7 +131,7 @@ async def _read(log: EventLog, workflow_id: str, upto: int) -> tuple[list[bytes]
                 events += [*decode_base(inner), began[1]]
                 continue
             bodies.append(row.body)
-            events.append(BaseEvent(event.data, micros(event.timestamp)))
+            events.append(base_event(event))
         position = rows[-1].offset + 1
     return bodies, events
 
@@ -165,12 +164,24 @@ class ForkCommand(RecoveryCommands):
 
     _code: CodeTable
 
-    async def _prepare(self, workflow_id: str, bound: bool, *, trusted: bool = True) -> tuple[Graph, Bound]:
+    async def _prepare(
+        self, workflow_id: str, bound: bool, *, trusted: bool = True, served: bool = False
+    ) -> tuple[Graph, Bound]:
         """Return a stored run's graph, and what it was bound to when it began."""
         raise NotImplementedError
 
     def _run_id(self, wanted: str | None) -> str:
         """Return the id of a new run. Raises ConfigurationError if `wanted` is no id."""
+        raise NotImplementedError
+
+    async def _with_functions(self, started: WorkflowStarted, bound: Bound) -> WorkflowStarted:
+        """Return the first event of a run with what the declared services of its document offer."""
+        raise NotImplementedError
+
+    async def _load_aside(
+        self, submission: Submission | WorkflowWithCode, input: Any
+    ) -> tuple[Definition, Any, list[Diagnostic]]:
+        """Load a submission with the registered agents that it names."""
         raise NotImplementedError
 
     async def fork(
@@ -259,7 +270,7 @@ class ForkCommand(RecoveryCommands):
         from agentflow.definition.loader import check_inputs
 
         code = self._code.add(submission) if isinstance(submission, WorkflowWithCode) else None
-        definition, _, _ = await load_aside(submission, UNSET)
+        definition, _, _ = await self._load_aside(submission, UNSET)
         check_same_graph(workflow_id, await self._graph(begin.ir_hash), definition.workflow)
         if code is None:
             code = self._code.find(definition.name, definition.ir_hash)
@@ -341,6 +352,7 @@ class ForkCommand(RecoveryCommands):
         *,
         chosen: bool,
     ) -> RunHandle:
+        started = await self._with_functions(started, bound)
         labels = dict(started.labels)
         if started.definition.format == "pipeline":
             labels[FORMAT_LABEL] = "pipeline"

@@ -13,6 +13,7 @@ from typing import Any
 from actors import ChildSpec, Context, Ref, tracing
 from agentflow.definition.reducers import REDUCERS, is_built_in
 from agentflow.engine import Activation, RunState, StartHandler, request_id_of, shared_of
+from agentflow.engine.grants import grants_of
 from agentflow.events.envelope import micros
 from agentflow.events.tracing import RunTracer
 from agentflow.executors.executor import Executor
@@ -123,6 +124,7 @@ class HandlerDispatcher:
             ),
             shared=partial(shared_of, state),
             committed=state.shared,
+            grants=grants_of(activation),
             graph_node=node,
             code=code,
             directory=self._directory,

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 
 from agentflow.definition.failure import ErrorInfo, describe_exception
-from agentflow.errors import HandlerMisuse, OutcomeUnknown
+from agentflow.errors import HandlerMisuse, OutcomeUnknown, ScopeAccessDenied
 from agentflow.models import ModelError
 from agentflow.runtime.handler_choice import Unfit
 from agentflow.tools import ToolError
@@ -30,7 +30,8 @@ class ReducerFailed(HandlerMisuse):
 def error_of(node: str, error: BaseException) -> ErrorInfo:
     if isinstance(error, HandlerMisuse):
         details = {**error.details, **({"hint": error.hint} if error.hint else {})}
-        return ErrorInfo(category="invalid_input", code=error.code, message=str(error), details=details)
+        category = "policy" if isinstance(error, ScopeAccessDenied) else "invalid_input"
+        return ErrorInfo(category=category, code=error.code, message=str(error), details=details)
     if isinstance(error, OutcomeUnknown):
         return ErrorInfo(category="tool", code=error.code, message=f"{node}: {error}")
     kind = type(error).__name__

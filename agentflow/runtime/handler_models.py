@@ -17,9 +17,10 @@ from actors import ActorStopped
 from agentflow.definition.conversation import Message as Said
 from agentflow.definition.conversation import Usage, add_usage
 from agentflow.definition.failure import ErrorInfo
-from agentflow.definition.ir import AgentSpec, ModelRef
+from agentflow.definition.ir import AgentSpec, Capabilities, ModelRef
 from agentflow.engine import ModelTerms
 from agentflow.engine.agents.conversation import BadAnswer, read_answer, repair
+from agentflow.engine.grants import denied_call
 from agentflow.executors.model_answers import ModelAnswer
 from agentflow.models import ModelError, ModelRequest
 from agentflow.runtime.agent_actor import Directory, lost_call
@@ -72,11 +73,13 @@ class HandlerModels:
         workflow_id: str,
         node: str,
         directory: Directory,
+        grants: tuple[Capabilities, ...],
         ask: Callable[[Message], Awaitable[Any]],
     ) -> None:
         self._activation, self._attempt = activation, attempt
         self._workflow_id, self._node = workflow_id, node
         self._directory = directory
+        self._grants = grants
         self._ask = ask
         self._equal: Counter[str] = Counter()
 
@@ -85,6 +88,8 @@ class HandlerModels:
     ) -> ModelAnswer:
         """Ask a model; `schema` judges the answer. Raises ModelError."""
         ref, terms = await self._directory.resolve(model)
+        if (denied := denied_call(self._grants, self._node, "models", ref.name)) is not None:
+            raise ModelError(denied, uncharged=True)
         if parameters:
             ref = msgspec.structs.replace(ref, parameters={**ref.parameters, **parameters})
         spec = AgentSpec(name=self._node, system_prompt="", output_schema=schema)

@@ -16,7 +16,9 @@ from actors import Ref, tracing
 from agentflow import known_secrets
 from agentflow.definition.conversation import Message as Said
 from agentflow.definition.failure import ErrorInfo, describe_exception
+from agentflow.definition.ir import Capabilities
 from agentflow.definition.schemas import validate
+from agentflow.engine.grants import denied_call
 from agentflow.errors import OutcomeUnknown
 from agentflow.events.tracing import active
 from agentflow.executors.context import RecordedCall
@@ -36,8 +38,15 @@ class HandlerPort:
     """What a context asks of the RunSupervisor; each answer means that it is in the log."""
 
     def __init__(
-        self, supervisor: Ref[Any], message: Handle, workflow_id: str, node: str, directory: Directory
+        self,
+        supervisor: Ref[Any],
+        message: Handle,
+        workflow_id: str,
+        node: str,
+        directory: Directory,
+        grants: tuple[Capabilities, ...] = (),
     ) -> None:
+        self._grants = grants
         self._supervisor = supervisor
         self._workflow_id = workflow_id
         self._node = node
@@ -94,6 +103,8 @@ class HandlerPort:
         if tool is None:
             message = f"there is no function {name}; write service.function of a service of this Runtime"
             raise ToolError.of("policy", "tool_not_found", message, executed=False)
+        if (denied := denied_call(self._grants, self._node, "tools", name)) is not None:
+            raise ToolError(denied, executed=False)
         if issues := validate(tool.input_schema, arguments):
             message = f"the arguments of {name} do not satisfy its schema: {issues[0].message}"
             raise ToolError.of("invalid_input", "invalid_tool_input", message, executed=False)
@@ -129,7 +140,13 @@ class HandlerPort:
     ) -> ModelAnswer:
         if self._models is None:
             self._models = HandlerModels(
-                self._key, self._attempt, self._workflow_id, self._node, self._directory, self._ask
+                self._key,
+                self._attempt,
+                self._workflow_id,
+                self._node,
+                self._directory,
+                self._grants,
+                self._ask,
             )
         return await self._models.answer(messages, model, parameters, schema)
 

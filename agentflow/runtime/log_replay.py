@@ -19,7 +19,7 @@ from agentflow.events.log import EventLog
 from agentflow.events.tracing import RunTracer
 from agentflow.records.read_model import base_of_fork
 
-__all__ = ["Fold", "FoldCache", "decode_base", "fold"]
+__all__ = ["Fold", "FoldCache", "base_event", "decode_base", "fold"]
 
 _PAGE_EVENTS = 512
 
@@ -60,7 +60,12 @@ async def fold(
 def decode_base(body: bytes) -> list[BaseEvent]:
     """Decode the events of a fork's base, one a line, as the old log holds them."""
     events = [decode(line) for line in body.split(b"\n") if line]
-    return [BaseEvent(event.data, micros(event.timestamp)) for event in events]
+    return [base_event(event) for event in events]
+
+
+def base_event(event: Event[Any]) -> BaseEvent:
+    """Return an event as the base of a fork holds it."""
+    return BaseEvent(event.data, micros(event.timestamp), (event.workflow_id, event.offset))
 
 
 _MAX_AGE_S = 30.0

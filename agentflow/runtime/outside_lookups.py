@@ -98,6 +98,9 @@ class OutsideLookups:
     def _probe(self, probe: engine.Probe) -> None:
         """Look at what a step of a plan needs before it is asked about or starts."""
         run = self._run
+        if run.recorded is not None and (looked := run.recorded.replayer.serves_probe(probe)) is not None:
+            self.found[probe.activation_key] = looked
+            return
         if self._probes is None:
             from agentflow.runtime.step_probes import StepProbes
 
@@ -122,7 +125,10 @@ class OutsideLookups:
 
     def _bind_graph(self, asked: engine.BindGraph) -> None:
         """Bind the nodes of a graph before its step starts."""
-        key = asked.activation_key
+        key, recorded = asked.activation_key, self._run.recorded
+        if recorded is not None and (served := recorded.replayer.serves_graph(asked)) is not None:
+            self.found[key] = served
+            return
         self.found[key] = "asked"
 
         def found(bound: engine.BoundGraph) -> LookedUp:
@@ -133,7 +139,7 @@ class OutsideLookups:
 
             return LookedUp(activation_key=key, hit=unbound_graph(error))
 
-        self._run.ctx.pipe(self._run.launch.directory.bind_graph(asked.workflow()), found, failed)
+        self._run.ctx.pipe(self._run.launch.directory.bind_graph(asked.definition()), found, failed)
 
     def ask_store(self, offset: int) -> None:
         """Make the accesses of decisions that are durable up to `offset`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +12,7 @@ from msgspec import UNSET
 from agentflow.aside import compute_aside, is_small
 from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.loader import Definition, Submission, check_inputs, definition_of
+from agentflow.definition.pipeline_nodes import workspace_of
 from agentflow.errors import (
     CommandRefused,
     DefinitionError,
@@ -24,7 +26,7 @@ from agentflow.events.decoding import decode_page
 from agentflow.events.envelope import micros
 from agentflow.records.read_model import base_of_fork
 from agentflow.runtime.fork import ForkCommand
-from agentflow.runtime.submission import json_problem, load_aside, started_event, with_options
+from agentflow.runtime.submission import json_problem, started_event, with_options
 
 if TYPE_CHECKING:
     from agentflow.engine import BaseEvent, Graph
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from agentflow.executors.callables import Callables
     from agentflow.runtime.binding import Bound, ReplaySource
     from agentflow.runtime.run_handle import RunHandle
+    from agentflow.tools.recorded import RecordedTool
 
 __all__ = ["ReplayCommand"]
 
@@ -53,8 +56,13 @@ class ReplayCommand(ForkCommand):
         *,
         trusted: bool,
         code: Callables | None = None,
+        recorded: Sequence[RecordedTool] | None = None,
     ) -> tuple[Bound, WorkflowStarted]:
         """Bind a submission; return what it is bound to, and the event that begins its run."""
+        raise NotImplementedError
+
+    async def _recorded_functions(self, begin: WorkflowStarted) -> list[RecordedTool] | None:
+        """Return the functions of declared services as a run found them; None if they are not known."""
         raise NotImplementedError
 
     async def _put_definition(self, definition: Definition) -> None:
@@ -91,6 +99,10 @@ class ReplayCommand(ForkCommand):
         recording = await self._recording(workflow_id)
         origin = ReplayOrigin(workflow_id=workflow_id, policy=policy)
         options = {name: value for name, value in begin.options.items() if name not in _OWN_OPTIONS}
+        if policy != "Refresh" and begin.definition.format == "pipeline":
+            # The files of its steps are where the recorded run left them.
+            workspace = workspace_of(begin.input, workflow_id)
+            begin = msgspec.structs.replace(begin, input={**begin.input, "workspace": workspace})
         begin = msgspec.structs.replace(
             begin,
             by=by,
@@ -103,13 +115,14 @@ class ReplayCommand(ForkCommand):
         more: list[Any] = []
         base: tuple[BaseEvent, ...] = ()
         if definition is None:
-            plan, bound = await self._prepare(workflow_id, True, trusted=trusted)
+            plan, bound = await self._prepare(workflow_id, True, trusted=trusted, served=policy == "Always")
             if input is not None:
                 begin = msgspec.structs.replace(begin, input=_checked(plan, input), forked_from=UNSET)
             elif begin.forked_from is not UNSET and recording.saved is not None:
                 more, base = [recording.saved], recording.base
         else:
-            plan, bound, begin = await self._prepare_other(definition, begin, input, trusted)
+            recorded = await self._recorded_functions(begin) if policy == "Always" else None
+            plan, bound, begin = await self._prepare_other(definition, begin, input, trusted, recorded)
         if policy != "Refresh":
             from agentflow.runtime.binding import ReplaySource
 
@@ -120,13 +133,20 @@ class ReplayCommand(ForkCommand):
                 raise RunExists(f"{run_id} exists already")
             if bound.code is not None:
                 self._code.begin(run_id, bound.code)
+            if policy != "Always":  # which has those of the record
+                begin = await self._with_functions(begin, bound)
             launch = await self._registry.begin(
                 run_id, plan, bound, [begin, *more], base=base, labels=dict(begin.labels)
             )
         return self._handle(run_id, launch)
 
     async def _prepare_other(
-        self, submission: Submission, begin: WorkflowStarted, input: Any, trusted: bool
+        self,
+        submission: Submission,
+        begin: WorkflowStarted,
+        input: Any,
+        trusted: bool,
+        recorded: Sequence[RecordedTool] | None,
     ) -> tuple[Graph, Bound, WorkflowStarted]:
         """Check and bind the definition that is to run instead of the recorded one."""
         from agentflow.runtime.binding import Bound
@@ -134,15 +154,17 @@ class ReplayCommand(ForkCommand):
         origin = begin.replay_of
         assert origin is not UNSET
         given = begin.input if input is None else input
-        definition, value, problems = await load_aside(submission, given)
+        definition, value, problems = await self._load_aside(submission, given)
         definition = with_options(definition, begin.options)
         kept = {name: option for name, option in begin.options.items() if name not in ("models", "folder")}
         said = started_event(definition, Bound(), value, begin.labels, kept, [], begin.by)
         said = msgspec.structs.replace(said, budget=begin.budget, replay_of=begin.replay_of)
         code = self._code.find(begin.definition.name, begin.ir_hash, origin.workflow_id)
-        bound, started = await self._bound(definition, said, problems, trusted=trusted, code=code)
+        bound, started = await self._bound(
+            definition, said, problems, trusted=trusted, code=code, recorded=recorded
+        )
         await self._put_definition(definition)
-        started = msgspec.structs.replace(started, replay_of=begin.replay_of)
+        started = msgspec.structs.replace(started, replay_of=begin.replay_of, functions=begin.functions)
         return self._plan(definition.workflow, definition.ir_hash), bound, started
 
     async def _replay_source(self, begin: WorkflowStarted) -> ReplaySource | None:
@@ -160,7 +182,7 @@ class ReplayCommand(ForkCommand):
             base = recording.base if begin.forked_from is not UNSET else ()
             return ReplaySource(recording._replace(base=base), policy)
         plan = self._plan(await self._graph(begin.ir_hash), begin.ir_hash)
-        return ReplaySource(Recording(origin.workflow_id, EffectFold(plan)), policy)
+        return ReplaySource(Recording(origin.workflow_id, EffectFold(plan, origin.workflow_id)), policy)
 
     async def _recording(self, workflow_id: str) -> Recording:
         """Return the effects of a run, read from its log."""
@@ -170,7 +192,7 @@ class ReplayCommand(ForkCommand):
         from agentflow.engine.effect_replay import Recording
         from agentflow.runtime.log_replay import decode_base
 
-        effects, base, saved = EffectFold(plan), (), None
+        effects, base, saved = EffectFold(plan, workflow_id), (), None
         offset = 0
         while rows := await self.log.read(workflow_id, offset, _PAGE_EVENTS):
             for event in await decode_page(rows):

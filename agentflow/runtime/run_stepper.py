@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from agentflow.runtime.permanent_actor import PermanentActor
     from agentflow.runtime.result_cache import KeepResult
     from agentflow.runtime.shared_store import SharedStore
+    from agentflow.runtime.trace_validation import TraceValidation
 
 __all__ = ["RunStepper", "Settle"]
 
@@ -68,6 +69,7 @@ class RunStepper:
         "state",
         "suspending",
         "tracer",
+        "validation",
         "watch",
     )
 
@@ -86,7 +88,7 @@ class RunStepper:
         self.monotonic = monotonic_of(clock)
         run_id, replay = launch.workflow_id, launch.replay
         fold = launch.take_fold()
-        if fold is None or replay is not None:  # a Replayer has to see all events
+        if fold is None or replay is not None or is_validated(fold.state.begin):  # all events must be seen
             fold = Fold(RunState(run_id, launch.plan, launch.bindings), RunTracer(run_id), 0)
         self.state, self.tracer = fold.state, fold.tracer
         self.outbox = RunOutbox(bus)
@@ -94,7 +96,10 @@ class RunStepper:
         self.recorded: RecordedAnswers | None = None
         """Of a run that is a replay of another one."""
         if replay is not None:
-            self.recorded = RecordedAnswers(self, Replayer(replay.recording, replay.policy, launch.plan))
+            replayer = Replayer(replay.recording, replay.policy, launch.plan, run_id)
+            self.recorded = RecordedAnswers(self, replayer)
+        self.validation: TraceValidation | None = None
+        """Of a run whose trace is checked at its end."""
         self.edges: EdgeJudge
         self.watch: CommitWatch
         self.launch_early: Callable[[Batch], None]
@@ -110,6 +115,25 @@ class RunStepper:
         self._armed_for: int | None = None
         self._replies: deque[tuple[int, Settle]] = deque()
         self._results: list[KeepResult] = []
+
+    def validate_trace(self, begin: ev.WorkflowStarted) -> None:
+        """Check the trace of the run at its end if its options say so; called with its first event."""
+        if is_validated(begin):
+            from agentflow.runtime.trace_validation import TraceValidation
+
+            self.validation = TraceValidation(self.state)
+
+    def following(self, see: Callable[[Any], object]) -> Callable[[Any], object]:
+        """Return `see` for a fold of the log, which the validation of its trace follows too."""
+
+        def following(data: Any) -> None:
+            see(data)
+            if data.__class__ is ev.WorkflowStarted:
+                self.validate_trace(data)
+            if self.validation is not None:
+                self.validation.take(data, self.state.next_offset - 1, self.state.last_ts)
+
+        return following
 
     def now(self) -> int:
         """Return the wall time, with the state moved by the step that the clock may have made."""
@@ -198,6 +222,11 @@ class RunStepper:
             if replayer is not None:
                 data = replayer.mark(state, data)
                 replayer.take(data, state.next_offset, now)
+            if self.validation is not None:
+                problem = self.validation.judge(data, state.next_offset, now)
+                if problem is not None:
+                    evolve(state, problem, state.next_offset, now)
+                    events.append(problem)
             evolve(state, data, state.next_offset, now)
             if replayer is not None:
                 replayer.credit(state, data)
@@ -265,3 +294,8 @@ class RunStepper:
     def woken(self) -> None:
         """Note that the timer of the next deadline has fired."""
         self._armed_for = None
+
+
+def is_validated(begin: ev.WorkflowStarted | None) -> bool:
+    """Return whether the options of a run have its trace checked at its end."""
+    return begin is not None and "replay_mode" in begin.options

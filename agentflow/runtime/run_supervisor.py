@@ -156,6 +156,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         now = run.now()
         events: list[ev.RunEvent] = []
         state.base = launch.base
+        run.validate_trace(launch.first_events[0])
         run.record(launch.first_events, events, now)
         if launch.base:
             run.effects.clear()
@@ -175,7 +176,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         # An earlier incarnation of this actor may have appends on the way to the disk.
         await self._bus.ask(Barrier(workflow_id=state.workflow_id), timeout=60)
         try:
-            see = launch.timeline.following(state, run.tracer.take)
+            see = run.following(launch.timeline.following(state, run.tracer.take))
             await fold(self._log, state, see=see if run.recorded is None else run.recorded.following(see))
         except RunNotFound as error:
             launch.reject(error)

@@ -10,7 +10,7 @@ gives back is a projection of the log. All methods are for the event loop that e
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -31,6 +31,7 @@ from agentflow.errors import (
     LogFailed,
     StoreError,
 )
+from agentflow.events.catalogue import WorkflowStarted
 from agentflow.events.deltas import DeltaHub
 from agentflow.events.envelope import Ids
 from agentflow.events.forked import ForkGuard
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from agentflow.runtime.run_launch import RunLaunch
     from agentflow.runtime.run_registry import RunRegistry
     from agentflow.telemetry.telemetry import Telemetry
+    from agentflow.tools.recorded import RecordedTool
 
 __all__ = ["Runtime"]
 
@@ -313,17 +315,19 @@ class Runtime(ChildRunCommands):
         *,
         trusted: bool = True,
         code: Callables | None = None,
+        recorded: Sequence[RecordedTool] | None = None,
     ) -> Bound:
         """Resolve models and functions (page 001, phase B); see `.diagnostics`. Opens the declared services;
         a submission that is not `trusted` gets none that could harm this machine. `code`: that of the
-        workflow; without it, what was registered for this graph."""
+        workflow; without it, what was registered for this graph. `recorded`: what a recorded run found of
+        declared services, none of which is opened then."""
         from agentflow.runtime.binding import BindingCache, bind
 
         code = code or self._code.find(definition.name, definition.ir_hash)
         registry = self._registry_for(definition.format, trusted=trusted)
         cache = self._bindings = self._bindings or BindingCache()
         key = (definition.ir_hash, definition.format, definition.folder, trusted)
-        is_plain = code is None and pins is None and registry is self.registry
+        is_plain = code is None and pins is None and recorded is None and registry is self.registry
         if is_plain and (known := cache.find(key, registry)) is not None:
             return known
         bound = await bind(
@@ -332,7 +336,7 @@ class Runtime(ChildRunCommands):
             models=self.models,
             loader=self._pools.loader,
             folder=definition.folder,
-            locate=definition.positions.at,
+            locate=definition.positions.find,
             file=definition.file,
             format=definition.format,
             pins=pins,
@@ -340,7 +344,9 @@ class Runtime(ChildRunCommands):
             trusted=trusted,
             code=code,
             has_graph=partial(self._has_graph, trusted=trusted),
+            find_graph=partial(self._find_graph, trusted=trusted),
             named=self._graph_service(),
+            recorded=recorded,
         )
         if is_plain:
             cache.keep(key, registry, definition.workflow, bound)
@@ -403,9 +409,12 @@ class Runtime(ChildRunCommands):
 
     # -- going on -------------------------------------------------------------------------------
 
-    async def _prepare(self, workflow_id: str, bound: bool, *, trusted: bool = True) -> tuple[Graph, Bound]:
+    async def _prepare(
+        self, workflow_id: str, bound: bool, *, trusted: bool = True, served: bool = False
+    ) -> tuple[Graph, Bound]:
         """Return a stored run's graph, and what it was bound to when it began. Its services are loaded with
-        the lower trust of the run, which its first event keeps, and of the caller."""
+        the lower trust of the run, which its first event keeps, and of the caller. `served`: nothing is
+        loaded, because all of it is served from a record; so is a replay with `Always`."""
         from agentflow.runtime.binding import Bound, Pins, bind
 
         begin = await self._begin(workflow_id)
@@ -416,6 +425,8 @@ class Runtime(ChildRunCommands):
         options: dict[str, Any] = begin.options
         folder = options.get("folder")
         grants: Any = {} if begin.grants is UNSET else begin.grants
+        served = served or (begin.replay_of is not UNSET and begin.replay_of.policy == "Always")
+        is_trusted: bool = trusted and options.get("trusted", True)
         found = await bind(
             workflow,
             registry=self._registry_for(begin.definition.format),
@@ -425,9 +436,11 @@ class Runtime(ChildRunCommands):
             format=begin.definition.format,
             pins=Pins(options.get("models") or {}, grants),
             implicit=self._implicit,
-            trusted=trusted and options.get("trusted", True),
+            trusted=is_trusted,
+            find_graph=partial(self._find_graph, trusted=is_trusted),
             code=self._code.find(begin.definition.name, begin.ir_hash, workflow_id),
             named=self._graph_service(),
+            recorded=await self._recorded_functions(begin) if served else None,
         )
         if any(node.kind.brings_graph for node in plan.all_nodes.values()):
             found.graphs = [one async for one in self._bound_graphs(workflow_id, found)]
@@ -437,6 +450,17 @@ class Runtime(ChildRunCommands):
             raise DefinitionError(errors)
         found.replay = await self._replay_source(begin)
         return plan, found
+
+    async def _recorded_functions(self, begin: WorkflowStarted) -> list[RecordedTool] | None:
+        """Return the functions of declared services as a run found them; None if an older version began it,
+        which did not keep them."""
+        from agentflow.tools.recorded import tools_from_record
+
+        if begin.functions is UNSET:
+            declares = bool((await self._graph(begin.ir_hash)).services)
+            return None if declares else []
+        body = await self.log.get_blob(begin.functions["$blob"])
+        return None if body is None else tools_from_record(body)
 
     async def _bound_graphs(self, workflow_id: str, outer: Bound) -> AsyncGenerator[Bound]:
         """Bind the graphs that became known in a stored run, which keep the models that they had."""

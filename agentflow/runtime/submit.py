@@ -5,16 +5,19 @@ A submission is checked whole before anything is written; `workflow.started` is 
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, overload
 
 import msgspec
 from msgspec import UNSET
 
 from agentflow.definition.diagnostics import Diagnostic, or_which, sort_diagnostics
+from agentflow.definition.ir import AgentSpec, ir_hash
 from agentflow.definition.loader import Definition, Submission
+from agentflow.definition.registered_agents import with_agents
 from agentflow.errors import (
     CommandRefused,
     ConfigurationError,
@@ -53,6 +56,7 @@ from agentflow.typed_output import check_output_type
 
 if TYPE_CHECKING:
     from agentflow.runtime.binding import Bound, Pins
+    from agentflow.tools.recorded import RecordedTool
 
 __all__ = ["SubmitCommand"]
 
@@ -89,6 +93,8 @@ class SubmitCommand(RunResults):
     def __init__(self) -> None:
         super().__init__()
         self._code = CodeTable()
+        self._agents: dict[str, AgentSpec] = {}
+        """By name: the agents that nodes may name."""
         self._definitions_put: dict[str, float] = {}  # seconds of the clock that the store stamps them with
 
     async def bind(
@@ -98,9 +104,20 @@ class SubmitCommand(RunResults):
         *,
         trusted: bool = True,
         code: Callables | None = None,
+        recorded: Sequence[RecordedTool] | None = None,
     ) -> Bound:
         """Resolve models and functions."""
         raise NotImplementedError
+
+    async def _load_aside(
+        self, submission: Submission | WorkflowWithCode, input: Any
+    ) -> tuple[Definition, Any, list[Diagnostic]]:
+        """Load a submission with the registered agents that it names: see `load_aside`."""
+        definition, value, problems = await load_aside(submission, input)
+        workflow = with_agents(definition.workflow, self._agents)
+        if workflow is not definition.workflow:
+            definition = msgspec.structs.replace(definition, workflow=workflow, ir_hash=ir_hash(workflow))
+        return definition, value, problems
 
     def inject(self, workflow_id: str, code: Callables) -> None:
         """Let a run, and those that are forked or replayed from it, go on with these handlers and executors.
@@ -211,7 +228,7 @@ class SubmitCommand(RunResults):
             own = self._code.add(submission)
             input, kept["input_type"] = encode_input(own, input)
             code = own if code is None else code.injected(own)
-        definition, value, problems = await load_aside(submission, input)
+        definition, value, problems = await self._load_aside(submission, input)
         definition = with_options(definition, kept)
         said = started_event(definition, Bound(), value, checked_labels(labels), kept, [], by)
         if limits is not None:
@@ -265,9 +282,10 @@ class SubmitCommand(RunResults):
         *,
         trusted: bool,
         code: Callables | None = None,
+        recorded: Sequence[RecordedTool] | None = None,
     ) -> tuple[Bound, WorkflowStarted]:
         """Bind a submission that is new; return what it is bound to, and the event that begins its run."""
-        bound = await self.bind(definition, trusted=trusted, code=code)
+        bound = await self.bind(definition, trusted=trusted, code=code, recorded=recorded)
         found = sort_diagnostics([*definition.warnings, *bound.diagnostics, *problems])
         if any(d.severity == "error" for d in found):
             raise DefinitionError(found)
@@ -343,6 +361,7 @@ class SubmitCommand(RunResults):
         self, run_id: str, definition: Definition, bound: Bound, started: WorkflowStarted
     ) -> RunHandle:
         await self._put_definition(definition)
+        started = await self._with_functions(started, bound)
         labels = dict(started.labels)
         if started.idempotency_key is not UNSET:
             labels[_KEY_LABEL] = started.idempotency_key
@@ -357,15 +376,33 @@ class SubmitCommand(RunResults):
         return RunHandle(self, run_id, launch, created=True)
 
     async def _put_definition(self, definition: Definition) -> None:
-        """Store the graph before a run names it; skipped for 60 s after the last time, in which no sweep
-        removes it."""
-        put_at, now = self._definitions_put.get(definition.ir_hash), time.time()
-        if put_at is not None and 0 <= now - put_at < _DEFINITION_FRESH_S:
-            return
-        # In its own key order, which a model sees in schemas and inputs; the hash is over the canonical form.
-        await self.log.put_definition(definition.ir_hash, msgspec.json.encode(definition.workflow))
-        self._definitions_put.pop(definition.ir_hash, None)
-        self._definitions_put[definition.ir_hash] = now
+        """Store the graph before a run names it."""
+        if not self._is_kept(definition.ir_hash):
+            # In its own key order, which a model sees in schemas and inputs; the hash is over the canonical
+            # form.
+            await self.log.put_definition(definition.ir_hash, msgspec.json.encode(definition.workflow))
+            self._note_kept(definition.ir_hash)
+
+    async def _with_functions(self, started: WorkflowStarted, bound: Bound) -> WorkflowStarted:
+        if not bound.declared:
+            return started
+        from agentflow.tools.recorded import tools_to_record
+
+        body = tools_to_record(bound.declared)
+        name = f"sha256:{hashlib.sha256(body).hexdigest()}"
+        if not self._is_kept(name):
+            await self.log.put_blob(body)
+            self._note_kept(name)
+        return msgspec.structs.replace(started, functions={"$blob": name})
+
+    def _is_kept(self, name: str) -> bool:
+        """Return whether a definition or a blob was put in the last 60 s, in which no sweep removes it."""
+        put_at = self._definitions_put.get(name)
+        return put_at is not None and 0 <= time.time() - put_at < _DEFINITION_FRESH_S
+
+    def _note_kept(self, name: str) -> None:
+        self._definitions_put.pop(name, None)
+        self._definitions_put[name] = time.time()
         if len(self._definitions_put) > _MAX_DEFINITIONS:
             del self._definitions_put[next(iter(self._definitions_put))]
 
@@ -464,7 +501,7 @@ class SubmitCommand(RunResults):
             code = self._code.add(submission)
             input = UNSET if input is UNSET else encode_input(code, input)[0]
         try:
-            definition, _, problems = await load_aside(submission, input)
+            definition, _, problems = await self._load_aside(submission, input)
         except DefinitionError as error:
             return Validation(valid=False, diagnostics=error.diagnostics, ir_hash=None)
         bound = await self.bind(definition, code=code)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any, Protocol, runtime_checkable
 
+from agentflow.definition.ir import AgentSpec
 from agentflow.definition.loader import Definition
 from agentflow.errors import ConfigurationError
 from agentflow.executors.callables import Callables
 
-__all__ = ["CodeTable", "WorkflowWithCode", "encode_input"]
+__all__ = ["CodeTable", "RegisteredAgent", "WorkflowWithCode", "encode_input"]
 
 _MAX_RUNS = 100_000
 
@@ -27,6 +28,13 @@ class WorkflowWithCode(Protocol):
 
     @property
     def callables(self) -> Callables: ...
+
+
+@runtime_checkable
+class RegisteredAgent(Protocol):
+    """An agent that nodes may name."""
+
+    def spec(self) -> AgentSpec: ...
 
 
 class CodeTable:

@@ -42,7 +42,7 @@ from agentflow.server.tokens import load_tokens
 from agentflow.tools import Service as ToolService
 
 if TYPE_CHECKING:
-    from agentflow.graphs import Workflow
+    from agentflow.graphs import Agent, Workflow
 
 __all__ = ["Daemon", "loop_factory", "serve"]
 
@@ -64,7 +64,7 @@ class Daemon:
 
     `services` are functions that documents may name without declaring them; `models` adds providers.
     `workers` are handlers that nodes call as `worker:NAME`. `workflows`, built in Python, are definitions by
-    their names; their runs of earlier daemons go on.
+    their names; their runs of earlier daemons go on. `agents` are those that nodes may name.
     """
 
     def __init__(
@@ -75,11 +75,13 @@ class Daemon:
         models: Iterable[ModelProvider] | None = None,
         workflows: Iterable[Workflow] = (),
         workers: Mapping[str, Callable[..., Any]] | None = None,
+        agents: Iterable[Agent] = (),
         env: Mapping[str, str] | None = None,
     ) -> None:
         self._config = config
         self._workflows = tuple(workflows)
         self._workers = workers
+        self._agents = tuple(agents)
         self._server_config = config.server
         self._services = tuple(services)
         self._models = Models(models, config=config.for_models())
@@ -126,8 +128,8 @@ class Daemon:
                 )
             )
             _check_writable(runtime.log)
-            for workflow in self._workflows:
-                runtime.register(workflow)
+            for one in (*self._workflows, *self._agents):
+                runtime.register(one)
             app = Application(runtime, self._server_config, tokens, stop=self.stop, metrics=metrics)
             service = app.service
             service.requests = assembly.requests(runtime)
@@ -270,6 +272,7 @@ def serve(
     models: Iterable[ModelProvider] | None = None,
     workflows: Iterable[Workflow] = (),
     workers: Mapping[str, Callable[..., Any]] | None = None,
+    agents: Iterable[Agent] = (),
     on_ready: Callable[[list[str]], None] = lambda names: None,
 ) -> None:
     """Run a daemon in this process until it has drained; blocks. For the main thread.
@@ -278,7 +281,9 @@ def serve(
     """
 
     async def within() -> None:
-        daemon = Daemon(config, services=services, models=models, workflows=workflows, workers=workers)
+        daemon = Daemon(
+            config, services=services, models=models, workflows=workflows, workers=workers, agents=agents
+        )
         await daemon.run(on_ready)
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:

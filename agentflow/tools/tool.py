@@ -221,6 +221,11 @@ class Tool:
         digest = hashlib.sha256(canonical_json(self.input_schema)).hexdigest()
         object.__setattr__(self, "schema_hash", f"sha256:{digest}")
 
+    @property
+    def self_checked(self) -> bool:
+        """True if the call itself checks its arguments by the schema."""
+        return False
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PythonTool(Tool):
@@ -231,6 +236,10 @@ class PythonTool(Tool):
     is_async: bool
     accepts_ctx: bool
     arguments: type[Any]
+
+    @property
+    def self_checked(self) -> bool:
+        return True
 
 
 def settled(

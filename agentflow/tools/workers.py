@@ -51,7 +51,7 @@ class WorkerTool(Tool):
 class Handlers(NamedTuple):
     """The handlers of a file, by name, or why there are none."""
 
-    tools: Mapping[str, WorkerTool]
+    tools: Mapping[str, Tool]
     problem: Diagnostic | None = None
 
 
@@ -142,7 +142,7 @@ def _parameters(name: str, handler: Callable[..., Any]) -> frozenset[str]:
     return frozenset(given)
 
 
-def worker_service(tools: Iterable[WorkerTool | ExecutorTool]) -> Service:
+def worker_service(tools: Iterable[Tool]) -> Service:
     """Return the service that calls these handlers: one actor for equal ones."""
     return _WorkerService(WORKERS, ServiceSpec(type="python"), {tool.function: tool for tool in tools})
 

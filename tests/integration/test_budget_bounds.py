@@ -485,6 +485,27 @@ class TestWhileCallsWait:
                 await runtime.submit(document(step("a")), {}, budget={"max_cost_usd": 0})
             assert caught.value.code == "budget_unpriced"
 
+    @virtual
+    async def test_a_raise_to_a_cost_asks_for_the_price_in_a_graph_that_became_known_in_the_run(self):
+        from agentflow.errors import CommandRefused
+
+        limits = {"max_tokens": 1, "on_exceeded": "pause"}
+        asks = {"id": "a", "type": "llm", "model": "m:m", "prompt": "p", "next": "end"}
+        sub = {"id": "sub", "type": "subgraph", "graph_path": "input", "next": "end"}
+
+        def graph(node: dict[str, Any]) -> dict[str, Any]:
+            ends = [{"id": "start", "type": "start", "next": node["id"]}, {"id": "end", "type": "end"}]
+            return {"name": "w", "nodes": [*ends, node]}
+
+        async with opened(Model()) as runtime:
+            handle = await runtime.submit(graph(sub), graph({**asks, "budget": limits}))
+            assert (await handle.result()).state == "paused"
+            with pytest.raises(CommandRefused) as caught:
+                await runtime.resume(handle.workflow_id, budget={"max_cost_usd": 1})
+            assert caught.value.code == "budget_unpriced"
+            again = await runtime.resume(handle.workflow_id, budget={"max_tokens": 1_000_000})
+            assert (await again.result()).state == "completed"
+
 
 def handle_of(runtime: Runtime, handle: Any) -> Any:
     return runtime._handle(handle.workflow_id)

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import agentflow
@@ -34,8 +35,11 @@ from agentflow import (
 from agentflow.definition.conversation import Usage
 from agentflow.errors import CommandRefused
 from agentflow.events.deltas import ModelDelta
+from agentflow.events.memory import MemoryLog
 from agentflow.graphs.homes import close_runtimes
+from agentflow.records import trace_check
 from agentflow.testing import ScriptedModel
+from tests.integration.support.runs import log_of
 
 
 @pytest.fixture(autouse=True)
@@ -263,6 +267,47 @@ async def test_the_fresh_trace_is_checked_on_demand():
     result = await runtime.execute(source, options={"replay_mode": "validate_recorded_trace"})
     assert result.replay_report is not None
     assert result.replay_report.terminal_status == "completed"
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_trace_that_is_not_valid_is_an_error_of_the_log(
+    monkeypatch: pytest.MonkeyPatch, restarted: bool
+):
+    """Only a defect of the engine makes one: here the checks are told of a graph without the node `w`."""
+    check = trace_check.check_trace
+
+    def other(trace: Any, workflow: Any) -> Any:
+        nodes = tuple(one for one in workflow.nodes if one.id != "w")
+        return check(trace, msgspec.structs.replace(workflow, nodes=nodes))
+
+    monkeypatch.setattr(trace_check, "check_trace", other)
+    ask = {"id": "w", "type": "human_in_the_loop", "input_type": "text", "next": "end"}
+    ends = [{"id": "start", "type": "start", "next": "w"}, {"id": "end", "type": "end"}]
+    log = MemoryLog()
+    async with Runtime(log) as runtime:
+        for run, options in (("wf_a", {"replay_mode": "validate_recorded_trace"}), ("wf_b", {})):
+            await runtime.submit({"name": "w", "nodes": [*ends, ask]}, {}, workflow_id=run, options=options)
+        if not restarted:
+            await answer_all(runtime)
+    if restarted:
+        async with Runtime(log) as runtime:
+            await runtime.recover()
+            await answer_all(runtime)
+    for run, types in (("wf_a", ["system.error"]), ("wf_b", [])):
+        events = await log_of(log, run)
+        assert [e.type for e in events if e.type.startswith("system.")] == types
+        assert events[-1].type == "workflow.completed"
+        for event in events[-2:-1] if types else ():
+            assert event.data.error.code == "trace_invalid"
+            (found,) = event.data.error.details["violations"]
+            assert (found["code"], found["message"]) == ("E_UNKNOWN_NODE", 'the definition has no node "w"')
+
+
+async def answer_all(runtime: Runtime) -> None:
+    for run in ("wf_a", "wf_b"):
+        await (await runtime.attach(run)).rest()
+        (asked,) = await runtime.requests(run)
+        await (await runtime.answer(run, asked.request_id, "yes")).result()
 
 
 # -- replay and resume -----------------------------------------------------------------------------

@@ -337,3 +337,64 @@ def test_recorded_waits_pass_at_once(policy: str):
             assert outputs[0] == outputs[1]
 
     stage.process(life)
+
+
+# -- forks -----------------------------------------------------------------------------------------
+
+ASKED = document(
+    step("a", functions=["pay"], input="${{ inputs.x }}"),
+    step("b", depends_on=["a"], input="${{ steps.a.outputs.result.count }}"),
+    step("c", depends_on=["b"], approval=True),
+)
+
+
+@pytest.mark.parametrize("policy", ["Always", "Mixed"])
+@pytest.mark.parametrize("again", [None, {"x": "one"}], ids=["with its base", "from the beginning"])
+async def test_a_replay_of_a_fork_is_served_from_the_fork_and_from_the_run_that_it_came_from(
+    policy: str, again: Any
+):
+    world = World()
+    async with world.runtime() as runtime:
+        handle = await runtime.submit(ASKED, {"x": "one"}, workflow_id="wf_a")
+        await handle.rest()
+        fork = await runtime.fork("wf_a", from_step="b", as_id="wf_f")
+        await fork.rest()
+        await runtime.decide("wf_f", granted=True, step_id="c")
+        first = await fork.result()
+        twice = await runtime.fork("wf_f", from_step="c", as_id="wf_g")
+        await twice.rest()
+        await runtime.decide("wf_g", granted=True, step_id="c")
+        await twice.result()
+        for source in ("wf_f", "wf_g"):
+            before = world.sent
+            replay = await runtime.replay(source, policy, input=again)  # type: ignore[arg-type]
+            result = await replay.result()
+            assert (result.output, world.sent) == (first.output | result.output, before)
+            ends = [e for e in await log_of(runtime, replay.workflow_id) if hasattr(e.data, "replayed")]
+            served = [e.data for e in ends if e.data.replayed]
+            for end in served:
+                record = (await log_of(runtime, end.replayed.workflow_id))[end.replayed.offset]
+                assert record.data.EVENT_TYPE == end.EVENT_TYPE
+            assert {end.replayed.workflow_id for end in served} >= ({"wf_a"} if again else {source})
+            assert await runtime.checkpoints(replay.workflow_id)
+
+
+async def test_a_replay_of_a_fork_goes_on_after_a_restart():
+    """Its records are found again by the run that they stand in, not by their place in the fork."""
+    world, log = World(), MemoryLog()
+    async with world.runtime(log) as runtime:
+        await recorded(runtime)
+        await (await runtime.fork("wf_a", from_step="b", as_id="wf_f")).result()
+        await (await runtime.replay("wf_f", "Always", input={"x": "one"}, as_id="wf_b")).result()
+        whole = await log_of(runtime, "wf_b")
+    before = world.sent
+    for cut in range(1, len(whole) - 1):
+        async with world.runtime(await log_up_to(log, "wf_b", cut)) as runtime:
+            await runtime.recover()
+            assert (await runtime.result("wf_b", raise_on_failure=False)).state == "completed", cut
+            assert await logical(runtime, "wf_b") == await logical_of(log, "wf_b")
+    assert world.sent == before
+
+
+async def logical_of(log: MemoryLog, run: str) -> bytes:
+    return encode_trace(trace_of(await log_of(log, run), "logical"))

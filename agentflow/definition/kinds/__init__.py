@@ -97,6 +97,7 @@ _OPTIONAL = (
         "policy_option",
         "at_once",
         "starts_run",
+        "brings_graph",
     ),
     *("is_start", "is_end", "may_end", "iterates", "closes_groups"),
 )
@@ -166,6 +167,7 @@ class Kind:
     policy_option: str | None = None
     at_once: Callable[[Any, Any], int | None] = _max_parallel
     starts_run: Callable[[Any], bool] = _never
+    brings_graph: Callable[[Any], bool] = _never
     retry: RetryPolicy | None = None
     is_handled: bool = False
     is_start: bool = False

@@ -47,7 +47,8 @@ def check(spec: AgentNode, at: NodeReport) -> None:
     """Check the templates, limits and result schema of the agent."""
     agent = spec.agent
     at.not_blank("agent/name", agent.name)
-    at.not_blank("agent/system_prompt", agent.system_prompt)
+    if not agent.registered:
+        at.not_blank("agent/system_prompt", agent.system_prompt)
     at.at_least_one(agent, "agent/", "max_turns", "max_tool_calls")
     at.template("agent/system_prompt", agent.system_prompt)
     at.template("input", spec.input)

@@ -58,6 +58,11 @@ def is_run(spec: SubgraphNode) -> bool:
 starts_run = is_run
 
 
+def brings_graph(spec: SubgraphNode) -> bool:
+    """Return whether its graph becomes known in the run, in whose log it runs."""
+    return not is_run(spec) and spec.inline is None
+
+
 def binds(spec: SubgraphNode) -> Binds:
     """Return the graph that it names, and the models and functions for the agents of a graph that becomes
     known in the run."""
@@ -74,6 +79,8 @@ def structure(spec: SubgraphNode) -> dict[str, Any]:
     found: dict[str, Any] = {"inline": None if spec.inline is None else signature(spec.inline)}
     if is_run(spec):
         found |= {"graph": spec.graph, "graph_path": spec.graph_path, "isolation": "run"}
+    elif spec.graph is not None:
+        found |= {"graph": spec.graph}
     if spec.exchange is not None:
         found |= {"exchange": spec.exchange, "accepts": tuple(sorted(spec.accepts))}
     return found
@@ -95,11 +102,14 @@ def check(spec: SubgraphNode, at: NodeReport) -> None:
         at.conflict(field, f'"{spec.id}" has {given[0]}', "keep one of inline, graph and graph_path")
     if spec.graph is not None:
         at.not_blank("graph", spec.graph)
+        named = at.named_graph(spec.graph)
+        if named is not None and not is_run(spec):
+            for field in limiting_fields(named):
+                message = f'"{spec.id}" runs graph "{spec.graph}" in the log of this run, and it has {field}'
+                hint = f'remove {field} from the graph, or write "isolation": "run"'
+                at.error("E_CONFLICTING_FIELDS", message, "graph", hint)
     if spec.graph_path is not None:
         at.path("graph_path", spec.graph_path)
-    if not is_run(spec) and spec.graph is not None:
-        message = f'graph of "{spec.id}" runs as a run of its own'
-        at.error("E_VALUE", message, "isolation", 'write "run", or give the graph as "inline"')
     if spec.exchange is not None and given and not is_run(spec):
         message = f'exchange of "{spec.id}" needs a run of its own'
         at.error("E_VALUE", message, "exchange", 'write "isolation": "run"')
@@ -114,6 +124,13 @@ def check(spec: SubgraphNode, at: NodeReport) -> None:
 def _check_inline(graph: Workflow, at: NodeReport) -> None:
     for field in fields_of_the_run(graph):
         at.conflict(f"inline/{field}", "an inline graph belongs to the run", "set it on the whole graph")
+
+
+def limiting_fields(graph: Workflow) -> list[str]:
+    """Return what a graph of a format of its own states for a whole run; the limit of its expressions is that
+    of its format."""
+    options = msgspec.structs.replace(graph.options, max_expression_scope_bytes=None)
+    return fields_of_the_run(msgspec.structs.replace(graph, options=options))
 
 
 def fields_of_the_run(graph: Workflow) -> list[str]:

@@ -8,7 +8,6 @@ from typing import Any, cast
 import msgspec
 
 from agentflow.definition.delegates import DELEGATE_TASK
-from agentflow.definition.ir import canonical_json, decode_ir
 from agentflow.definition.limits import limits_of
 from agentflow.definition.pipeline_nodes import DELEGATE
 from agentflow.definition.toolsets import strongest
@@ -17,7 +16,7 @@ from agentflow.engine.bindings import StepBinding, ToolInfo
 from agentflow.engine.graph import Graph, Node
 from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.path import NodeState
-from agentflow.engine.pipeline import EXECUTE, PipelineState
+from agentflow.engine.pipeline import EXECUTE, PipelineState, graph_of_plan
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
@@ -62,8 +61,7 @@ def _compiled(state: RunState, data: ev.PlanCompiled, offset: int, ts: int) -> N
     """Take the steps of the plan in: their nodes, and for each the functions that its toolsets have."""
     pipeline = _of(state, data)
     pipeline.ir_hash = data.ir_hash
-    workflow = decode_ir(canonical_json(data.ir))
-    graph = Graph(workflow, f"{EXECUTE}/", workflow.options)
+    graph = graph_of_plan(data.ir)
     if pipeline.graph is None:
         pipeline.graph = graph
     else:

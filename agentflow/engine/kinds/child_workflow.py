@@ -27,7 +27,17 @@ if TYPE_CHECKING:
     from agentflow.engine.child_runs import ChildReport
     from agentflow.engine.graph import Node
 
-__all__ = ["CHILD_RUN", "EXCHANGE", "Program", "compiled", "graph_problem", "input_of", "value_at_path"]
+__all__ = [
+    "CHILD_RUN",
+    "EXCHANGE",
+    "Program",
+    "as_value",
+    "compiled",
+    "graph_not_found",
+    "graph_problem",
+    "input_of",
+    "value_at_path",
+]
 
 
 class Program(NamedTuple):
@@ -214,9 +224,18 @@ def value_at_path(state: RunState, activation: Activation) -> dict[str, Any] | E
     except EvaluationError as error:
         return expression_error(error, "/graph_path")
     found = read_graph(value, grants_of(activation), in_run=not activation.node.kind.starts_run)
-    if isinstance(found, list):
-        return graph_problem(found)
-    return msgspec.json.decode(canonical_json(found))
+    return graph_problem(found) if isinstance(found, list) else as_value(found)
+
+
+def as_value(graph: Workflow) -> dict[str, Any]:
+    """Return a graph as the log keeps it."""
+    return msgspec.json.decode(canonical_json(graph))
+
+
+def graph_not_found(name: str) -> ErrorInfo:
+    """Return the error of a name that no graph has."""
+    message = f'no graph "{name}" is registered'
+    return ErrorInfo(category="invalid_input", code="subgraph_not_found", message=message)
 
 
 def graph_problem(found: Sequence[Diagnostic]) -> ErrorInfo:

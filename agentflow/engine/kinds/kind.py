@@ -72,14 +72,15 @@ class Looked(NamedTuple):
 
 
 class BindGraph(NamedTuple):
-    """A graph that became known in the run, as JSON: the runtime binds its nodes before it starts."""
+    """A graph that became known in the run, as JSON, or the name of a registered one: the runtime finds it
+    and binds its nodes before it starts."""
 
     activation_key: str
-    graph: dict[str, Any]
+    graph: dict[str, Any] | str
 
-    def workflow(self) -> Workflow:
-        """Return the graph as a definition."""
-        return decode_ir(canonical_json(self.graph))
+    def definition(self) -> Workflow | str:
+        """Return the graph as a definition, or its name."""
+        return self.graph if isinstance(self.graph, str) else decode_ir(canonical_json(self.graph))
 
 
 class Kind:

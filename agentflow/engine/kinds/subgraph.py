@@ -44,10 +44,10 @@ class Subgraph(Spawning):
             return EXCHANGE
         if is_run(spec):
             return CHILD_RUN
-        if spec.graph_path is not None:
-            from agentflow.engine.kinds.graph_at_path import GRAPH_AT_PATH
+        if spec.inline is None:
+            from agentflow.engine.kinds.brought_graph import BROUGHT_GRAPH
 
-            return GRAPH_AT_PATH
+            return BROUGHT_GRAPH
         return self
 
     def compile(self, node: Node) -> Any:

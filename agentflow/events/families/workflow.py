@@ -64,7 +64,8 @@ class ReplayOrigin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkflowStarted(RunEvent, frozen=True, kw_only=True):
-    """Offset 0: everything that is needed to run."""
+    """Offset 0: everything that is needed to run. `functions` are those of the services that the document
+    declares, as they were found: a replay that is served from the log opens none."""
 
     EVENT_TYPE: ClassVar[str] = "workflow.started"
 
@@ -83,6 +84,7 @@ class WorkflowStarted(RunEvent, frozen=True, kw_only=True):
     deadline: str | UnsetType = UNSET
     diagnostics: tuple[Diagnostic, ...] | UnsetType = UNSET
     grants: Any | UnsetType = UNSET
+    functions: Any | UnsetType = UNSET
     parent: ParentRun | UnsetType = UNSET
     forked_from: ForkOrigin | UnsetType = UNSET
     edits: dict[str, Any] | UnsetType = UNSET

@@ -727,11 +727,6 @@ VALUES: dict[str, tuple[Node, str, str]] = {
         "E_CONFLICTING_FIELDS",
         "graph_path",
     ),
-    "inline graph by name": (
-        SubgraphNode(id="n", graph="g", isolation="inline", next="end"),
-        "E_VALUE",
-        "isolation",
-    ),
     "no options": (HumanNode(id="n", input_type="choice", next="end"), "E_MISSING_CHOICE_OPTIONS", "options"),
     "no form": (HumanNode(id="n", input_type="form", next="end"), "E_MISSING_FORM_SCHEMA", "form_schema"),
     "wrong form": (

@@ -200,7 +200,9 @@ class Driver:
             if isinstance(decided[0], engine.StoreAccess):
                 self.access(decided[0])
             elif isinstance(decided[0], engine.BindGraph):
-                bound = _bound(decided[0].workflow(), {}, {})
+                given = decided[0].definition()
+                assert not isinstance(given, str)
+                bound = _bound(given, {}, {})
                 self.found[decided[0].activation_key] = engine.BoundGraph(bound)
             elif isinstance(decided[0], engine.Lookup):
                 self.found[decided[0].activation_key] = "asked"
