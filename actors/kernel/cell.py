@@ -43,7 +43,8 @@ class Ends(Protocol):
 class Work(Protocol):
     """Work that the instance owns: a task, or a future of the answer to a question."""
 
-    task: asyncio.Future[Any]
+    @property
+    def task(self) -> asyncio.Future[Any]: ...
 
     def end(self) -> None: ...
 
