@@ -85,6 +85,19 @@ class LocalRef(Ref[M]):
         else:
             cell.receive((message, sender, trace, None))
 
+    def tell_now(self, message: M) -> None:
+        cell = self.cell
+        if cell.mode != IDLE:
+            self.tell(message)
+            return
+        sender = cell.scheduler.running
+        if sender is not None:
+            cell.wake((message, sender, sender.hand[2], None))
+            return
+        frame = FRAME.get()
+        sender, trace = (None, None) if frame is None else frame[:2]
+        cell.wake((message, sender, trace, None))
+
     def try_tell(self, message: M) -> bool:
         cell = self.cell
         if cell.limit < 0 or (cell.overflow == "drop_new" and cell.is_full()):
@@ -279,6 +292,10 @@ class DebugRef(LocalRef[M]):
     def tell(self, message: M) -> None:
         self._check_thread()
         super().tell(message)
+
+    def tell_now(self, message: M) -> None:
+        self._check_thread()
+        super().tell_now(message)
 
     async def send(self, message: M) -> None:
         self._check_thread()

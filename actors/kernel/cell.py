@@ -276,7 +276,7 @@ class Cell:
             self.box.appendleft(self.hand)
 
     def wake(self, envelope: Envelope) -> None:
-        """Put a question to an idle actor; see `turn.ActorCell`."""
+        """Deliver to an idle actor at once; see `turn.ActorCell`."""
         raise NotImplementedError
 
     def late_answer(self, question: Question, value: Any) -> None:

@@ -68,7 +68,7 @@ class ActorCell(Cell):
     __slots__ = ()
 
     def wake(self, envelope: Envelope) -> None:
-        """Put a question to an idle actor: served in the asker's time, unless it is time to yield."""
+        """Deliver to an idle actor: served in the sender's time, unless it is time to yield."""
         scheduler = self.scheduler
         boxes = scheduler.boxes
         self.box = box = boxes.pop() if boxes else scheduler.new_box()

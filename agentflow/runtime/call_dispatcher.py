@@ -160,7 +160,7 @@ class CallDispatcher:
             self._ctx.watch(target)
         self._direct[message.call_id] = target
         try:
-            target.tell(message)
+            target.tell_now(message)
         except MailboxFull:  # sent once there is a slot; that the service ends first is seen by watching it
             sent = partial(self._sent, message.call_id)
             self._unsent[message.call_id] = self._ctx.pipe(target.send(message), sent, sent)

@@ -51,6 +51,10 @@ class PermanentActor:
         """Send to the present actor. Raises MailboxFull."""
         self.ref.tell(message)
 
+    def tell_now(self, message: Any) -> None:
+        """Send to the present actor, which handles it before this returns if it is idle. Raises MailboxFull."""
+        self.ref.tell_now(message)
+
     async def ask(self, message: Any, timeout: float) -> Any:
         """Ask the present actor; `timeout` in seconds. Raises ActorStopped if it ends first."""
         return await self.ref.ask(message, timeout=timeout)

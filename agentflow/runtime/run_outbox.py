@@ -51,7 +51,7 @@ class RunOutbox:
         """Append a batch and send it, unless the store is unavailable."""
         self._batches.append(batch)
         if not self.stalled:
-            self._bus.tell(batch.commit)
+            self._bus.tell_now(batch.commit)
 
     @property
     def oldest(self) -> Batch | None:
