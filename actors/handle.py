@@ -85,18 +85,22 @@ class LocalRef(Ref[M]):
         else:
             cell.receive((message, sender, trace, None))
 
-    def tell_now(self, message: M) -> None:
+    def tell_now(self, message: M, trace: Any = None) -> None:
         cell = self.cell
-        if cell.mode != IDLE:
-            self.tell(message)
-            return
         sender = cell.scheduler.running
         if sender is not None:
-            cell.wake((message, sender, sender.hand[2], None))
-            return
-        frame = FRAME.get()
-        sender, trace = (None, None) if frame is None else frame[:2]
-        cell.wake((message, sender, trace, None))
+            if trace is None:
+                trace = sender.hand[2]
+        else:
+            frame = FRAME.get()
+            if frame is not None:
+                sender = frame[0]
+                if trace is None:
+                    trace = frame[1]
+        if cell.mode == IDLE:
+            cell.wake((message, sender, trace, None))
+        else:
+            cell.receive((message, sender, trace, None))
 
     def try_tell(self, message: M) -> bool:
         cell = self.cell
@@ -293,9 +297,9 @@ class DebugRef(LocalRef[M]):
         self._check_thread()
         super().tell(message)
 
-    def tell_now(self, message: M) -> None:
+    def tell_now(self, message: M, trace: Any = None) -> None:
         self._check_thread()
-        super().tell_now(message)
+        super().tell_now(message, trace)
 
     async def send(self, message: M) -> None:
         self._check_thread()

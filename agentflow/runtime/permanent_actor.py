@@ -52,7 +52,7 @@ class PermanentActor:
         self.ref.tell(message)
 
     def tell_now(self, message: Any) -> None:
-        """Send to the present actor, which handles it before this returns if it is idle. Raises MailboxFull."""
+        """Send to the present actor; an idle one handles it before this returns. Raises MailboxFull."""
         self.ref.tell_now(message)
 
     async def ask(self, message: Any, timeout: float) -> Any:

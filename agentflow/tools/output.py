@@ -15,7 +15,7 @@ from agentflow import known_secrets
 from agentflow.definition.redaction import redact
 from agentflow.tools.tool import Tool, ToolError
 
-__all__ = ["Unwritable", "breaches", "checked_output", "progress_value", "to_json"]
+__all__ = ["Unwritable", "breaches", "checked_output", "plain_output", "progress_value", "to_json"]
 
 
 async def checked_output(tool: Tool, result: Any) -> Any:
@@ -26,15 +26,7 @@ async def checked_output(tool: Tool, result: Any) -> Any:
     Raises ToolError (`invalid_tool_output`): no JSON, over `max_output_bytes`, or in breach of
     `output_schema`.
     """
-    try:
-        value, size = to_json(result)
-    except Unwritable as error:
-        where = f" at {error.path}" if error.path else ""
-        message = f"the result of {tool.name} cannot be written as JSON{where}: {error}"
-        raise ToolError.of("tool", "invalid_tool_output", message, path=error.path or None) from None
-    if size > tool.max_output_bytes:
-        message = f"the result of {tool.name} has {size:,} bytes, the limit is {tool.max_output_bytes:,}"
-        raise ToolError.of("tool", "invalid_tool_output", message)
+    value = plain_output(tool, result)
     if tool.output_schema is not None:
         from agentflow.judge import judge_aside
 
@@ -44,6 +36,21 @@ async def checked_output(tool: Tool, result: Any) -> Any:
             message = f"the result of {tool.name} does not satisfy its schema"
             raise ToolError.of("tool", "invalid_tool_output", message, details=details)
     return redact(known_secrets.hide(value)) if tool.sensitive else value
+
+
+def plain_output(tool: Tool, result: Any) -> Any:
+    """Return the result of a function as `checked_output` does, of one that has no `output_schema` and is not
+    sensitive."""
+    try:
+        value, size = to_json(result)
+    except Unwritable as error:
+        where = f" at {error.path}" if error.path else ""
+        message = f"the result of {tool.name} cannot be written as JSON{where}: {error}"
+        raise ToolError.of("tool", "invalid_tool_output", message, path=error.path or None) from None
+    if size > tool.max_output_bytes:
+        message = f"the result of {tool.name} has {size:,} bytes, the limit is {tool.max_output_bytes:,}"
+        raise ToolError.of("tool", "invalid_tool_output", message)
+    return value
 
 
 _MAX_PROGRESS = 64 * 1024
