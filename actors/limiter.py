@@ -234,18 +234,21 @@ class Limiter:
         cell = self._cell
         if self._closed:
             raise ActorStopped(f"{cell.path} is ending; it begins no more work")
-        reply = None if question_in_hand(cell) is None else defer(cell)
-        if reply is not None and reply.abandoned:
-            return False
-        job = _Job(cell, work, reply, cell.taken())
+        if cell.hand[3] is None:
+            job = _Job(cell, work, None, cell.hand)
+        else:
+            reply = None if question_in_hand(cell) is None else defer(cell)
+            if reply is not None and reply.abandoned:
+                return False
+            job = _Job(cell, work, reply, cell.taken())
         job.timeout, job.on_timeout, job.tell_back, job.keep = timeout, on_timeout, tell_back, keep
         job.on_error, job.cost, job.key = on_error, cost, key
         if key is not None:
             if key in self._keyed:
                 self.cancel(key)
             self._keyed[key] = job
-        if reply is not None:
-            reply.on_abandon(lambda: self._abandoned(job))
+        if job.reply is not None:
+            job.reply.on_abandon(lambda: self._abandoned(job))
         if self._active < self._limit and not self._waiting and self._pace is None:
             self._begin(job)
         else:
@@ -293,7 +296,7 @@ class Limiter:
         self._active += 1
         job.placed = True
         job.task = scheduler.task(self._run(job), self._task_name)
-        cell.extra().pipes[job] = None
+        (cell.extras or cell.extra()).pipes[job] = None
         if job.timeout is not None:
             lane = self._lanes.get(job.timeout)
             if lane is None:

@@ -100,6 +100,7 @@ class CallDispatcher:
         self._activations: dict[Ref[Any], str] = {}
         self._direct: dict[str, Ref[Any]] = {}  # told calls, and the service of each
         self._unsent: dict[str, Pipe] = {}  # those that wait for a slot of the mailbox of the service
+        self._targets: dict[str, Ref[Any]] = {}  # by service, as they were last looked up
         self._services: set[Ref[Any]] = set()  # watched
         self._losses: Counter[str] = Counter()  # by call, where there were any
         self._launched: dict[str, list[str]] = {}  # calls by activation, until it is released
@@ -143,10 +144,12 @@ class CallDispatcher:
             with tracing(trace):
                 self._worker(call.activation).tell(message)
             return
-        try:
-            target = self._directory.tool(message.service)
-        except ActorStopped:
-            return  # the Runtime is being closed: the call stays open, and `resume` closes it
+        target = self._targets.get(message.service)
+        if target is None or not target.is_alive:
+            try:
+                target = self._targets[message.service] = self._directory.tool(message.service)
+            except ActorStopped:
+                return  # the Runtime is being closed: the call stays open, and `resume` closes it
         self._tell(target, message, trace)
 
     def forget_refusals(self) -> None:

@@ -6,7 +6,7 @@ of a function without effects may begin before its batch is durable.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentflow import engine
 
@@ -51,7 +51,7 @@ class EffectLauncher:
         effects, batch.effects = batch.effects, []
         early: list[engine.OpenCall] = []
         for effect in effects:
-            call = _harmless_call(run.state, effect)
+            call = _harmless_call(run.state, effect) if effect.__class__ is engine.StartCall else None
             if call is None:
                 batch.effects.append(effect)
             else:
@@ -66,8 +66,12 @@ class EffectLauncher:
 
     def _execute(self, effect: engine.Effect) -> None:
         if effect.__class__ is engine.Release:
-            self._dispatcher.execute(effect)
-            self._released(effect.activation_key)
+            self._dispatcher.cancel_work(effect.activation_key)
+            if self._children is not None:
+                self._children.release(effect.activation_key)
+            trial = self._run.launch.trial
+            if trial is not None and effect.activation_key not in self._run.state.open:
+                trial.end(effect.activation_key)
         elif isinstance(effect, engine.StartCall | engine.StartHandler):
             if self._run.suspending is None:
                 self._begin(effect)
@@ -101,22 +105,16 @@ class EffectLauncher:
         elif self._run.suspending is None:
             self._children.start(effect.activation_key)
 
-    def _released(self, activation_key: str) -> None:
-        if self._children is not None:
-            self._children.release(activation_key)
-        trial = self._run.launch.trial
-        if trial is not None and activation_key not in self._run.state.open:
-            trial.end(activation_key)
 
-
-def _harmless_call(state: engine.RunState, effect: engine.Effect) -> engine.OpenCall | None:
-    """Return the call that an effect begins, if its function has no effect."""
-    if effect.__class__ is not engine.StartCall:
-        return None
+def _harmless_call(state: engine.RunState, effect: Any) -> engine.OpenCall | None:
+    """Return the call that a StartCall begins, if its function has no effect."""
     call = state.calls.get(effect.call_id)
     if call is None or call.kind != "tool":
         return None
-    kind = call.activation.node.kind
-    record = None if kind.sends else kind.call(call.activation, effect.call_id)
+    activation = call.activation
+    kind = activation.node.kind
+    record = activation.tool
+    if kind.sends or record is None or record.call.id != effect.call_id:
+        record = None if kind.sends else kind.call(activation, effect.call_id)
     is_harmless = record is not None and record.info is not None and record.info.side_effect == "none"
     return call if is_harmless else None

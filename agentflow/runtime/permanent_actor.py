@@ -53,7 +53,8 @@ class PermanentActor:
 
     def tell_now(self, message: Any) -> None:
         """Send to the present actor; an idle one handles it before this returns. Raises MailboxFull."""
-        self.ref.tell_now(message)
+        assert self._ref is not None, "start() comes first"
+        self._ref.tell_now(message)
 
     async def ask(self, message: Any, timeout: float) -> Any:
         """Ask the present actor; `timeout` in seconds. Raises ActorStopped if it ends first."""

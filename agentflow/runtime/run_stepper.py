@@ -48,7 +48,6 @@ class RunStepper:
 
     __slots__ = (
         "_armed_for",
-        "_replies",
         "_results",
         "after_advance",
         "clock",
@@ -62,6 +61,7 @@ class RunStepper:
         "outbox",
         "outside",
         "recorded",
+        "replies",
         "state",
         "suspending",
         "tracer",
@@ -105,7 +105,7 @@ class RunStepper:
         self.after_advance: Callable[[], None] | None = None
         """Called at the end of each `advance`, while something waits for a change of the state."""
         self._armed_for: int | None = None
-        self._replies: deque[tuple[int, Settle]] = deque()
+        self.replies: deque[tuple[int, Settle]] = deque()
         self._results: list[KeepResult] = []
 
     def now(self) -> int:
@@ -148,9 +148,10 @@ class RunStepper:
         """Send a batch to the log, if there is any, and see to what may go on."""
         if events:
             self.commit(first, events, now)
-        if not self.outbox:
+        if self.outside.accesses and not self.outbox.count:
             self.outside.ask_store(self.state.next_offset)
-        self.arm_wake_timer(now)
+        if self.state.timers:
+            self.arm_wake_timer(now)
         if self.recorded is not None and not self.outbox:
             self.recorded.serve_next()
         if self.after_advance is not None:
@@ -229,12 +230,12 @@ class RunStepper:
 
     def reply_when_durable(self, settle: Settle) -> None:
         """Settle with Done once the event that is decided next is durable."""
-        self._replies.append((self.state.next_offset, settle))
+        self.replies.append((self.state.next_offset, settle))
 
     def settle_replies(self, offset: int) -> None:
         """Give the replies that waited for the events up to `offset`."""
-        while self._replies and self._replies[0][0] <= offset:
-            at, settle = self._replies.popleft()
+        while self.replies and self.replies[0][0] <= offset:
+            at, settle = self.replies.popleft()
             settle(Done(offset=at, changed=True))
 
     # -- time -------------------------------------------------------------------------------------

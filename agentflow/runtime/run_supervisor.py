@@ -244,14 +244,18 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             for kept in batch.results:
                 if self.ctx.parent is not None:  # this actor may have ended before it is kept
                     self.ctx.parent.tell(kept)
-        run.outside.ask_store(message.offset)
-        run.settle_replies(message.offset)
+        if run.outside.accesses:
+            run.outside.ask_store(message.offset)
+        if run.replies:
+            run.settle_replies(message.offset)
         if run.outbox.stalled:
             self._watch.recovered(self._commands.apply)
         if self._state.cancel_requested is not None and self._stop.execute_durable_cancel(message.offset):
             return
-        if not run.outbox.count:
-            self._watch.record_stall()
+        if run.outbox.count:
+            return
+        self._watch.record_stall()
+        if self._state.status != "running" or launch.queued or run.recorded is not None:
             self._rest_or_serve()
 
     @on(CommitFailed)

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from actors import Actor, ActorStopped, Ref, Restarted, Terminated, on
 from agentflow import known_secrets
@@ -25,7 +25,7 @@ from agentflow.runtime.messages import HANDLER_LIMIT_S, Message
 from agentflow.tools import Service, ToolContext, ToolError
 from agentflow.tools.invoke import invoke
 from agentflow.tools.output import progress_value
-from agentflow.tools.tool import CallReport, CallSignals, PythonTool, Tool
+from agentflow.tools.tool import CallReport, CallSignals, Tool
 
 __all__ = [
     "CallTool",
@@ -128,13 +128,14 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
 
     @on(CallTool)
     def call(self, message: CallTool) -> None:
-        caller = None if self.ctx.asked else self.ctx.sender
+        ctx = self.ctx
+        caller = None if ctx.asked else ctx.sender
         if caller is not None and caller not in self._callers:
             self._callers[caller] = message.workflow_id
             self.ctx.watch(caller)
         try:
             self._limiter.submit(
-                partial(self._answer, message, caller, self.ctx.trace),
+                partial(self._answer, message, caller, ctx.trace),
                 # A fork has the calls of its base under the same ids: the id alone would cancel those.
                 key=(message.workflow_id, message.call_id),
                 timeout=message.timeout,
@@ -202,7 +203,7 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
 
         try:
             if self._calls_python:
-                output = await invoke(cast("PythonTool", tool), message.parameters, context)
+                output = await invoke(tool, message.parameters, context)
             else:
                 output = await self._service.call(tool, message.parameters, context())
         except ToolError as error:
