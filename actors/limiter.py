@@ -318,18 +318,23 @@ class Limiter:
         try:
             try:
                 result = await job.work()
-            except (Exception, asyncio.CancelledError, GeneratorExit) as error:
-                self._leave(job)
-                if thrown_away(error, job.task):
+            except BaseException as error:
+                ordinary = isinstance(error, Exception | asyncio.CancelledError | GeneratorExit)
+                if not ordinary or thrown_away(error, job.task):
+                    self._leave(job)
                     raise
-                if not job.cancelled:
-                    self._fail(job, error)
-            except BaseException:
-                self._leave(job)
-                raise
+                try:
+                    if not job.cancelled:
+                        self._fail(job, error)
+                finally:
+                    self._leave(job)
             else:
-                self._leave(job)  # before the answer, which may bring the next piece of work
-                self._answer(job, result)
+                if job.reply is not None:
+                    job.reply.set(result)
+                    self._leave(job)
+                else:
+                    self._leave(job)  # before the answer, which may bring the next piece of work
+                    self._answer(job, result)
         except (KeyboardInterrupt, SystemExit) as error:
             cell.scheduler.crash(error)
         except BaseException as error:

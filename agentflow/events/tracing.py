@@ -308,7 +308,7 @@ class TakenBatch:
     def spans(self) -> list[_Span | None]:
         """Return the span that each event opens, to be asked for its `trace()`."""
         if self.found is None:
-            self._tracer._catch_up()  # pyright: ignore[reportPrivateUsage]
+            self._tracer._catch_up()
             assert self.found is not None
         return self.found
 

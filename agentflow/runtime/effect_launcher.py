@@ -48,14 +48,16 @@ class EffectLauncher:
         launch = run.launch
         if run.recorded is not None or launch.trial is not None or not launch.accepted.done():
             return
-        effects, batch.effects = batch.effects, []
+        effects = batch.effects
+        later: list[engine.Effect] = []
         early: list[engine.OpenCall] = []
         for effect in effects:
             call = _harmless_call(run.state, effect) if effect.__class__ is engine.StartCall else None
             if call is None:
-                batch.effects.append(effect)
+                later.append(effect)
             else:
                 early.append(call)
+        batch.effects = later
         for call in early:
             self._dispatcher.launch(call)
 
@@ -65,7 +67,7 @@ class EffectLauncher:
             self._execute(effect)
 
     def _execute(self, effect: engine.Effect) -> None:
-        if effect.__class__ is engine.Release:
+        if isinstance(effect, engine.Release):
             self._dispatcher.cancel_work(effect.activation_key)
             if self._children is not None:
                 self._children.release(effect.activation_key)

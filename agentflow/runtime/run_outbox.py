@@ -46,12 +46,14 @@ class RunOutbox:
     def __bool__(self) -> bool:
         return self.count > 0
 
-    def put(self, batch: Batch) -> None:
-        """Append a batch and send it, unless the store is unavailable."""
+    def put(self, batch: Batch, *, in_turn: bool = False) -> None:
+        """Append a batch and send it, unless the store is unavailable. `in_turn`: an idle bus takes it before
+        this returns."""
         self._batches.append(batch)
         self.count += 1
         if not self.stalled:
-            self._bus.tell_now(batch.commit)
+            tell = self._bus.tell_now if in_turn else self._bus.tell
+            tell(batch.commit)
 
     @property
     def oldest(self) -> Batch | None:

@@ -139,15 +139,15 @@ class RunStepper:
                 if engine.has_more(self.state):
                     self.decide(events, now)
                 self.decided_at = now
-                self._append(first, events, now)
+                self._append(first, events, now, in_turn=True)
                 return
         now, draw = self.now(), self.clock.draw()
         self.advance(engine.tool_completed(self.state, call_id, output, duration_ms, now=now, draw=draw))
 
-    def _append(self, first: int, events: list[ev.RunEvent], now: int) -> None:
+    def _append(self, first: int, events: list[ev.RunEvent], now: int, *, in_turn: bool = False) -> None:
         """Send a batch to the log, if there is any, and see to what may go on."""
         if events:
-            self.commit(first, events, now)
+            self.commit(first, events, now, in_turn=in_turn)
         if self.outside.accesses and not self.outbox.count:
             self.outside.ask_store(self.state.next_offset)
         if self.state.timers:
@@ -197,7 +197,7 @@ class RunStepper:
                 self.effects.append(effect)
             events.append(data)
 
-    def commit(self, first: int, events: list[ev.RunEvent], now: int) -> None:
+    def commit(self, first: int, events: list[ev.RunEvent], now: int, *, in_turn: bool = False) -> None:
         """Send a batch that begins at offset `first` to the log, with the effects gathered so far."""
         state, launch = self.state, self.launch
         started = launch.started if first == 0 else None
@@ -216,7 +216,7 @@ class RunStepper:
         results, self._results = self._results, []
         batch = Batch(commit, self.effects, results)
         self.effects = []
-        self.outbox.put(batch)
+        self.outbox.put(batch, in_turn=in_turn)
         self.watch.batch_sent()
         if first:  # before that nothing of the run is durable
             self.launch_early(batch)

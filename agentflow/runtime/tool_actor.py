@@ -23,9 +23,9 @@ from agentflow.events.tracing import SpanContext, work_in
 from agentflow.runtime.clock import Clock, monotonic_of
 from agentflow.runtime.messages import HANDLER_LIMIT_S, Message
 from agentflow.tools import Service, ToolContext, ToolError
-from agentflow.tools.invoke import invoke
+from agentflow.tools.invoke import invoke_late
 from agentflow.tools.output import progress_value
-from agentflow.tools.tool import CallReport, CallSignals, Tool
+from agentflow.tools.tool import CallReport, CallSignals, PythonTool, Tool
 
 __all__ = [
     "CallTool",
@@ -202,8 +202,8 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
             return made[0]
 
         try:
-            if self._calls_python:
-                output = await invoke(tool, message.parameters, context)
+            if self._calls_python and isinstance(tool, PythonTool):
+                output = await invoke_late(tool, message.parameters, context)
             else:
                 output = await self._service.call(tool, message.parameters, context())
         except ToolError as error:

@@ -24,7 +24,7 @@ from agentflow.tools.annotations import Misfit, decode_other
 from agentflow.tools.output import breaches, checked_output, plain_output
 from agentflow.tools.tool import PythonTool, ToolContext, ToolError
 
-__all__ = ["invoke", "run_function"]
+__all__ = ["invoke", "invoke_late", "run_function"]
 
 _MAX_MESSAGE = 2_000
 # Beyond this a float has no fraction to lose, and may stand for many integers.
@@ -32,7 +32,12 @@ _EXACT = 2**53
 _PLAIN = frozenset({dict, list, str, int, float, bool, type(None)})
 
 
-async def invoke(tool: PythonTool, arguments: dict[str, Any], ctx: Callable[[], ToolContext]) -> Any:
+async def invoke(tool: PythonTool, arguments: dict[str, Any], ctx: ToolContext) -> Any:
+    """Call the function and give its result as JSON-able builtins. Raises as `invoke_late` does."""
+    return await invoke_late(tool, arguments, lambda: ctx)
+
+
+async def invoke_late(tool: PythonTool, arguments: dict[str, Any], ctx: Callable[[], ToolContext]) -> Any:
     """Call the function and give its result as JSON-able builtins. `ctx` is called when the context of the
     call is needed: by a function that takes it, or tells of progress.
 

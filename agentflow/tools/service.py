@@ -65,7 +65,7 @@ class Service:
         Raises ToolError; CancelledError only when the caller itself is cancelled.
         """
         assert isinstance(tool, PythonTool)
-        return await invoke(tool, arguments, lambda: ctx)
+        return await invoke(tool, arguments, ctx)
 
     async def aclose(self) -> None:
         """Give back connections and processes; idempotent. A later call opens them again."""

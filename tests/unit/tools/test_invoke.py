@@ -42,14 +42,14 @@ def tool(f: Callable[..., Any], **changes: Any) -> PythonTool:
 
 
 async def call(f: Callable[..., Any], /, **arguments: Any) -> Any:
-    return await invoke(tool(f), arguments, lambda: CTX)
+    return await invoke(tool(f), arguments, CTX)
 
 
 async def failure(
     f: Callable[..., Any], /, *, changes: dict[str, Any] | None = None, **arguments: Any
 ) -> ErrorInfo:
     with pytest.raises(ToolError) as caught:
-        await invoke(tool(f, **(changes or {})), arguments, lambda: CTX)
+        await invoke(tool(f, **(changes or {})), arguments, CTX)
     return caught.value.info
 
 
@@ -223,7 +223,7 @@ async def test_results_over_the_limit() -> None:
     def f(n: int) -> str:
         return "x" * n
 
-    assert len(await invoke(tool(f, max_output_bytes=100), {"n": 98}, lambda: CTX)) == 98
+    assert len(await invoke(tool(f, max_output_bytes=100), {"n": 98}, CTX)) == 98
     info = await failure(f, changes={"max_output_bytes": 100}, n=99)
     assert info.code == "invalid_tool_output"
     assert info.message == "the result of s__f has 101 bytes, the limit is 100"
@@ -236,7 +236,7 @@ async def test_results_in_breach_of_the_output_schema() -> None:
         return v
 
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
-    assert await invoke(tool(f, output_schema=schema), {"v": {"n": 1}}, lambda: CTX) == {"n": 1}
+    assert await invoke(tool(f, output_schema=schema), {"v": {"n": 1}}, CTX) == {"n": 1}
     info = await failure(f, changes={"output_schema": schema}, v={"n": "1"})
     assert info.code == "invalid_tool_output"
     assert info.details == {"errors": [{"path": "/n", "message": '"1" is not an integer'}]}
@@ -364,7 +364,7 @@ async def main():
                       idempotency_key="k", attempt=1)
     try:
         async with asyncio.timeout(0.05):
-            await invoke(make_tool("s", stuck), {}, lambda: ctx)
+            await invoke(make_tool("s", stuck), {}, ctx)
     except TimeoutError:
         print("left behind", flush=True)
 
