@@ -297,7 +297,11 @@ class Limiter:
         job.placed = True
         job.task = scheduler.task(self._run(job), self._task_name)
         (cell.extras or cell.extra()).pipes[job] = None
-        if job.timeout is not None:
+        if job.timeout is None:
+            return
+        if job.reply is not None:  # its answer takes a turn of the loop anyhow
+            self._after(job.timeout, self._expire, job)
+        else:
             lane = self._lanes.get(job.timeout)
             if lane is None:
                 lane = self._lanes[job.timeout] = _Lane(self._lanes, scheduler, job.timeout, self._expire)
