@@ -216,6 +216,11 @@ class Pipe:
         """Return whether the result that waits is still wanted."""
         return not self._cancelled
 
+    @property
+    def done(self) -> bool:
+        """Whether the work is over."""
+        return self.task.done()
+
     def _settled(self, future: asyncio.Future[Any]) -> None:
         """Deliver what has become of a future that no task awaits."""
         self._ended(future)
