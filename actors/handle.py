@@ -85,6 +85,23 @@ class LocalRef(Ref[M]):
         else:
             cell.receive((message, sender, trace, None))
 
+    def tell_now(self, message: M, trace: Any = None) -> None:
+        cell = self.cell
+        sender = cell.scheduler.running
+        if sender is not None:
+            if trace is None:
+                trace = sender.hand[2]
+        else:
+            frame = FRAME.get()
+            if frame is not None:
+                sender = frame[0]
+                if trace is None:
+                    trace = frame[1]
+        if cell.mode == IDLE:
+            cell.wake((message, sender, trace, None))
+        else:
+            cell.receive((message, sender, trace, None))
+
     def try_tell(self, message: M) -> bool:
         cell = self.cell
         if cell.limit < 0 or (cell.overflow == "drop_new" and cell.is_full()):
@@ -279,6 +296,10 @@ class DebugRef(LocalRef[M]):
     def tell(self, message: M) -> None:
         self._check_thread()
         super().tell(message)
+
+    def tell_now(self, message: M, trace: Any = None) -> None:
+        self._check_thread()
+        super().tell_now(message, trace)
 
     async def send(self, message: M) -> None:
         self._check_thread()

@@ -12,17 +12,20 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Hashable, KeysView
 from functools import partial
+from itertools import takewhile
 from typing import Any, Protocol
+from weakref import ReferenceType
 
 from actors.errors import ActorStopped, AskTimeout, HandlerCancelled, MailboxFull, SpecError
 from actors.fair_queue import FairQueue
-from actors.kernel.answers import defer
+from actors.kernel.answers import defer, question_in_hand
 from actors.kernel.cell import Cell, Envelope
-from actors.kernel.owned import Pipe
 from actors.kernel.routines import thrown_away
+from actors.kernel.scheduler import Scheduler
 from actors.question import Reply
 from actors.signals import DeadLetter
-from actors.states import DRAIN
+from actors.states import DRAIN, IDLE
+from actors.trace import FRAME
 
 __all__ = ["Limiter", "Pace"]
 
@@ -49,39 +52,109 @@ class Pace(Protocol):
 
 
 class _Job:
-    """One piece of work, from `submit` until it is over."""
+    """One piece of work, from `submit` until it is over; once it has begun the instance owns it."""
 
     __slots__ = (
         "begun",
+        "cancelled",
+        "cell",
         "cost",
+        "due",
         "envelope",
         "keep",
         "key",
+        "lane",
         "on_error",
         "on_timeout",
-        "pipe",
         "placed",
         "reply",
         "settled",
+        "task",
         "tell_back",
         "timeout",
         "timer",
         "work",
     )
 
-    def __init__(self, work: Callable[[], Awaitable[Any]], reply: Reply[Any], envelope: Envelope) -> None:
+    task: asyncio.Task[Any]
+    """Set when the work has a place."""
+    due: float
+    """Loop time at which its limit ends, if it has one."""
+
+    def __init__(
+        self, cell: Cell, work: Callable[[], Awaitable[Any]], reply: Reply[Any] | None, envelope: Envelope
+    ) -> None:
+        self.cell = cell
         self.work = work
         self.reply = reply
         self.envelope = envelope
-        self.key: Hashable = None
-        self.cost: Any = None
-        self.timeout: float | None = None
-        self.on_timeout: Callable[[], Any] | None = None
-        self.on_error: Callable[[BaseException], Any] | None = None
-        self.tell_back = self.keep = False
-        self.pipe: Pipe | None = None
         self.timer: asyncio.TimerHandle | None = None
-        self.begun = self.placed = self.settled = False
+        self.lane: dict[_Job, None] | None = None
+        self.begun = self.placed = self.settled = self.cancelled = False
+
+    def cancel(self) -> None:
+        """Cancel the work that has a place; nothing comes of it any more."""
+        self.cancelled = True
+        self.cell.scheduler.cancel(self.task)
+
+    def end(self) -> None:
+        """Cancel, because the actor ends. A message that was told, and whose work has not begun, is a dead
+        letter."""
+        if self.reply is None and not self.begun and not self.cancelled:
+            self.cell.bury(self.envelope, "stopped")
+        self.cancel()
+
+
+class _Lane:
+    """The deadlines of work with the same time limit, which fall due in the order of its beginning: one timer
+    serves all. Work that ends leaves, and the timer of work that has left only looks for the next."""
+
+    __slots__ = ("_armed_for", "_expire", "_handle", "_lanes", "_scheduler", "_timeout", "jobs")
+
+    def __init__(
+        self,
+        lanes: dict[float, _Lane],
+        scheduler: Scheduler[Cell],
+        timeout: float,
+        expire: Callable[[_Job], None],
+    ) -> None:
+        self._lanes = lanes
+        self._scheduler = scheduler
+        self._timeout = timeout
+        self._expire = expire
+        self._handle: asyncio.TimerHandle | None = None
+        self._armed_for = 0.0
+        self.jobs: dict[_Job, None] = {}
+
+    def add(self, job: _Job) -> None:
+        job.due = self._scheduler.loop.time() + self._timeout
+        job.lane = self.jobs
+        self.jobs[job] = None
+        if self._handle is None:
+            self._arm(job.due)
+
+    def _arm(self, due: float) -> None:
+        self._armed_for = due
+        scheduler = self._scheduler
+        self._handle = scheduler.loop.call_at(due, self._fire, context=scheduler.base)
+
+    def _fire(self) -> None:
+        # The loop may call a little early, by the resolution of its clock.
+        now = max(self._scheduler.loop.time(), self._armed_for)
+        self._handle = None
+        for job in list(takewhile(lambda job: job.due <= now, self.jobs)):
+            self._expire(job)
+        left = next((job for job in self.jobs if job.due > now), None)
+        if self._handle is not None:
+            return
+        if left is not None:
+            self._arm(left.due)
+        elif not self.jobs:
+            self._lanes.pop(self._timeout, None)
+
+    def close(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
 
 
 class Limiter:
@@ -96,7 +169,9 @@ class Limiter:
         self._waiting: FairQueue[_Job] = FairQueue()
         self._keyed: dict[Hashable, _Job] = {}
         self._vacancy: asyncio.Future[None] | None = None
+        self._lanes: dict[float, _Lane] = {}
         self._closed = False
+        self._task_name = f"{cell.name}-work"
 
     @property
     def limit(self) -> int:
@@ -159,18 +234,21 @@ class Limiter:
         cell = self._cell
         if self._closed:
             raise ActorStopped(f"{cell.path} is ending; it begins no more work")
-        reply = defer(cell)
-        if reply.abandoned:
-            return False
-        job = _Job(work, reply, cell.taken())
+        if cell.hand[3] is None:
+            job = _Job(cell, work, None, cell.hand)
+        else:
+            reply = None if question_in_hand(cell) is None else defer(cell)
+            if reply is not None and reply.abandoned:
+                return False
+            job = _Job(cell, work, reply, cell.taken())
         job.timeout, job.on_timeout, job.tell_back, job.keep = timeout, on_timeout, tell_back, keep
-        job.on_error, job.cost = on_error, cost
+        job.on_error, job.cost, job.key = on_error, cost, key
         if key is not None:
-            self.cancel(key)
-            job.key = key
+            if key in self._keyed:
+                self.cancel(key)
             self._keyed[key] = job
-        if reply.asked:
-            reply.on_abandon(lambda: self._abandoned(job))
+        if job.reply is not None:
+            job.reply.on_abandon(lambda: self._abandoned(job))
         if self._active < self._limit and not self._waiting and self._pace is None:
             self._begin(job)
         else:
@@ -184,7 +262,8 @@ class Limiter:
         if job is None:
             return False
         job.settled = True
-        job.reply.fail(HandlerCancelled(f"{self._cell.path}: the work {key!r} was cancelled"))
+        if job.reply is not None:
+            job.reply.fail(HandlerCancelled(f"{self._cell.path}: the work {key!r} was cancelled"))
         self._drop(job)
         return True
 
@@ -202,20 +281,31 @@ class Limiter:
     def close(self) -> None:
         """End the instance: begin nothing more. The asker learns of it with all deferred questions."""
         self._closed = True
+        for lane in self._lanes.values():
+            lane.close()
         if self._delayed is not None:
             self._delayed.cancel()
         while self._waiting:
             job = self._waiting.pop()
-            if not job.reply.asked:
+            if job.reply is None:
                 self._cell.bury(job.envelope, "stopped")
 
     def _begin(self, job: _Job) -> None:
+        cell = self._cell
+        scheduler = cell.scheduler
         self._active += 1
         job.placed = True
-        # The envelope's trace and question, not those of whatever piece of work has just made room.
-        job.pipe = Pipe(self._cell, self._run(job), _nothing, None, job.envelope)
-        if job.timeout is not None:
+        job.task = scheduler.task(self._run(job), self._task_name)
+        (cell.extras or cell.extra()).pipes[job] = None
+        if job.timeout is None:
+            return
+        if job.reply is not None:  # its answer takes a turn of the loop anyhow
             self._after(job.timeout, self._expire, job)
+        else:
+            lane = self._lanes.get(job.timeout)
+            if lane is None:
+                lane = self._lanes[job.timeout] = _Lane(self._lanes, scheduler, job.timeout, self._expire)
+            lane.add(job)
 
     def _after(self, delay: float, callback: Callable[[_Job], None], job: _Job) -> None:
         scheduler = self._cell.scheduler
@@ -224,21 +314,45 @@ class Limiter:
         job.timer = scheduler.loop.call_later(delay, callback, job, context=scheduler.base)
 
     async def _run(self, job: _Job) -> None:
+        cell = job.cell
         job.begun = True
+        _, _, trace, question = job.envelope
+        # The envelope's trace and question, not those of whatever piece of work has just made room.
+        FRAME.set((cell, trace, question, ReferenceType(job.task), False))
         try:
-            result = await job.work()
-        except (Exception, asyncio.CancelledError, GeneratorExit) as error:
-            if job.pipe is None or not job.pipe.due() or thrown_away(error, job.pipe.task):
+            try:
+                result = await job.work()
+            except BaseException as error:
+                ordinary = isinstance(error, Exception | asyncio.CancelledError | GeneratorExit)
+                if not ordinary or thrown_away(error, job.task):
+                    self._leave(job)
+                    raise
+                try:
+                    if not job.cancelled:
+                        self._fail(job, error)
+                finally:
+                    self._leave(job)
+            else:
+                if job.reply is not None:
+                    job.reply.set(result)
+                    self._leave(job)
+                else:
+                    self._leave(job)  # before the answer, which may bring the next piece of work
+                    self._answer(job, result)
+        except (KeyboardInterrupt, SystemExit) as error:
+            cell.scheduler.crash(error)
+        except BaseException as error:
+            if thrown_away(error, job.task):
                 raise
-            self._fail(job, error)
-        else:
-            self._answer(job, result)
+            if not job.cancelled:
+                cell.signal_failure(error)
         finally:
-            self._leave(job)
+            if cell.extras is not None:
+                cell.extras.pipes.pop(job, None)
 
     def _answer(self, job: _Job, result: Any) -> None:
         cell = self._cell
-        if job.reply.asked:
+        if job.reply is not None:
             job.reply.set(result)
             return
         sender = job.envelope[1]
@@ -248,6 +362,9 @@ class Limiter:
             cell.scheduler.dead_letters.publish(DeadLetter("late", result, sender.ref, cell.ref))
             return
         envelope = (result, cell, job.envelope[2], None)
+        if sender.mode == IDLE:
+            sender.wake(envelope)
+            return
         try:
             sender.receive(envelope)
         except MailboxFull:
@@ -258,7 +375,7 @@ class Limiter:
             cancelled = HandlerCancelled(f"{self._cell.path}: work cancelled itself")
             cancelled.__cause__ = error
             error = cancelled
-        if job.reply.asked:
+        if job.reply is not None:
             job.reply.fail(error)
         elif job.tell_back and job.on_error is not None:
             self._answer(job, self._cell.scheduler.call(self._cell, partial(job.on_error, error)))
@@ -287,16 +404,16 @@ class Limiter:
             self._drop(job)
 
     def _drop(self, job: _Job) -> None:
-        pipe = job.pipe
-        if pipe is None:
+        if not job.placed:
             self._waiting.remove(job)
             self._leave(job)
-        elif not pipe.done:
-            pipe.cancel()
+        elif not job.task.done():
+            job.cancel()
             if job.begun:
                 self._after(CANCEL_TIMEOUT_S, self._write_off, job)
             else:  # cancelled before its first step: `_run` will never give the place back
                 self._leave(job)
+                job.task.add_done_callback(lambda _: self._forget(job))
 
     def _write_off(self, job: _Job) -> None:
         if job.placed:
@@ -313,6 +430,8 @@ class Limiter:
         """Make room for the next, because the job is over, or no longer counted."""
         if job.timer is not None:
             job.timer.cancel()
+        if job.lane is not None:
+            job.lane.pop(job, None)
         if job.key is not None and self._keyed.get(job.key) is job:
             del self._keyed[job.key]
         if job.placed:
@@ -320,9 +439,14 @@ class Limiter:
             self._active -= 1
             if self._pace is not None:
                 self._cell.scheduler.call(self._cell, self._pace.leave, job.cost)
-        self._next()
+        if self._waiting or self._vacancy is not None:
+            self._next()
         if self._cell.order & DRAIN:
             self._cell.enqueue()
+
+    def _forget(self, job: _Job) -> None:
+        if self._cell.extras is not None:
+            self._cell.extras.pipes.pop(job, None)
 
     def _next(self) -> None:
         if self._closed:
@@ -348,7 +472,3 @@ class Limiter:
         if wait != math.inf:
             self._delayed = scheduler.loop.call_later(wait, self._next, context=scheduler.base)
         return True
-
-
-def _nothing(_: None) -> None:
-    return None

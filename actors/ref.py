@@ -57,6 +57,15 @@ class Ref(Generic[M]):
         """
         raise NotImplementedError
 
+    def tell_now(self, message: M, trace: Any = None) -> None:
+        """Send as `tell` does; an idle actor handles the message before this returns. It carries `trace` if
+        one is given.
+
+        Its turn is a part of the sender's slice of 2 ms; once that is over, and while the actor is at work,
+        this is `tell`. The handler runs in a context of its own, and its failures are supervised as ever.
+        """
+        raise NotImplementedError
+
     def try_tell(self, message: M) -> bool:
         """Send as `tell` does; return false, without an exception, if the message is refused.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-__all__ = ["attach_span", "detach_span", "host_trace_options"]
+__all__ = ["attach_span", "detach_span", "has_host_tracing", "host_trace_options"]
 
 
 def host_trace_options() -> dict[str, str]:
@@ -44,12 +44,15 @@ def _current_baggage() -> str:
     return carrier.get("baggage", "")
 
 
+def has_host_tracing() -> bool:
+    """Return whether the application has imported OpenTelemetry."""
+    return "opentelemetry.trace" in sys.modules
+
+
 def attach_span(trace_id: str, span_id: str, sampled: bool, baggage: str | None) -> Any:
-    """Make a span of a run the current one of OpenTelemetry; return what `detach_span` takes, None where the
-    application does not use it. Both must be called in the same task."""
-    trace = sys.modules.get("opentelemetry.trace")
-    if trace is None:
-        return None
+    """Make a span of a run the current one of OpenTelemetry, which the application uses; return what
+    `detach_span` takes. Both must be called in the same task."""
+    trace = sys.modules["opentelemetry.trace"]
     from opentelemetry import context
 
     flags = trace.TraceFlags(trace.TraceFlags.SAMPLED if sampled else trace.TraceFlags.DEFAULT)

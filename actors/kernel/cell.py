@@ -43,7 +43,8 @@ class Ends(Protocol):
 class Work(Protocol):
     """Work that the instance owns: a task, or a future of the answer to a question."""
 
-    task: asyncio.Future[Any]
+    @property
+    def task(self) -> asyncio.Future[Any]: ...
 
     def end(self) -> None: ...
 
@@ -275,7 +276,7 @@ class Cell:
             self.box.appendleft(self.hand)
 
     def wake(self, envelope: Envelope) -> None:
-        """Put a question to an idle actor; see `turn.ActorCell`."""
+        """Deliver to an idle actor at once; see `turn.ActorCell`."""
         raise NotImplementedError
 
     def late_answer(self, question: Question, value: Any) -> None:

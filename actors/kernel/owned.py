@@ -11,7 +11,7 @@ from inspect import iscoroutine
 from typing import Any, Generic, TypeVar
 
 from actors.errors import HandlerCancelled
-from actors.kernel.cell import Cell, Envelope
+from actors.kernel.cell import Cell
 from actors.kernel.routines import thrown_away
 from actors.messages import M
 from actors.signals import ReceiveTimeout
@@ -161,14 +161,13 @@ class Idle:
 
 class Pipe:
     """Work that an actor owns: it runs beside the mailbox and its result arrives as a message
-    (`ctx.pipe`). With an `envelope` it works for that message: its trace, its deadline, its chain of asks."""
+    (`ctx.pipe`)."""
 
     __slots__ = (
         "_awaitable",
         "_begun",
         "_cancelled",
         "_cell",
-        "_envelope",
         "_on_error",
         "_to_message",
         "_trace",
@@ -181,15 +180,12 @@ class Pipe:
         awaitable: Awaitable[Any],
         to_message: Callable[[Any], Any],
         on_error: Callable[[BaseException], Any] | None,
-        envelope: Envelope | None = None,
     ) -> None:
         self._cell = cell
         self._awaitable = awaitable
         self._to_message = to_message
         self._on_error = on_error
-        self._envelope = envelope
-        self._trace = current_trace() if envelope is None else envelope[2]
-        question = None if envelope is None else envelope[3]
+        self._trace = current_trace()
         self._begun = self._cancelled = False
         scheduler = cell.scheduler
         if isinstance(awaitable, asyncio.Future) and not isinstance(awaitable, asyncio.Task):
@@ -197,12 +193,10 @@ class Pipe:
             self._begun = True
             self.task: asyncio.Future[Any] = awaitable
             context = scheduler.base.copy()
-            context.run(FRAME.set, (cell, self._trace, question, None, False))
+            context.run(FRAME.set, (cell, self._trace, None, None, False))
             awaitable.add_done_callback(self._settled, context=context)
         else:
-            self.task = scheduler.task(
-                self._run(), f"{cell.name}-pipe", cell, self._trace, question, held=False
-            )
+            self.task = scheduler.task(self._run(), f"{cell.name}-pipe", cell, self._trace, held=False)
             self.task.add_done_callback(self._ended)
         cell.extra().pipes[self] = None
 
@@ -215,11 +209,7 @@ class Pipe:
             self.task.cancel()
 
     def end(self) -> None:
-        """Cancel, because the actor ends. A message that was told, and whose work has not begun, is a dead
-        letter."""
-        envelope = self._envelope
-        if envelope is not None and envelope[3] is None and not self._begun and not self._cancelled:
-            self._cell.bury(envelope, "stopped")
+        """Cancel, because the actor ends."""
         self.cancel()
 
     def due(self) -> bool:

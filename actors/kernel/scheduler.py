@@ -205,9 +205,9 @@ class Scheduler(Generic[C]):
         return task
 
     def at_once(self) -> bool:
-        """Return whether a question to an idle actor may skip the run queue.
+        """Return whether a message to an idle actor may skip the run queue.
 
-        Not always: asks that are answered at once, one after the other, would never let the loop go on.
+        Not always: messages that are served at once, one after the other, would never let the loop go on.
         """
         now = self.clock()
         if now < self.yield_at:

@@ -68,24 +68,57 @@ class ActorCell(Cell):
     __slots__ = ()
 
     def wake(self, envelope: Envelope) -> None:
-        """Put a question to an idle actor: served in the asker's time, unless it is time to yield."""
+        """Deliver to an idle actor: served in the sender's time, unless it is time to yield."""
         scheduler = self.scheduler
-        boxes = scheduler.boxes
-        self.box = box = boxes.pop() if boxes else scheduler.new_box()
-        box.append(envelope)
         self.mode = QUEUED
         if scheduler.at_once():
             running = scheduler.running
             context = scheduler.base.copy()
-            context.run(self.turn, scheduler.yield_at, context)
+            context.run(self.serve, envelope, context)
             scheduler.running = running
             late = scheduler.clock() - scheduler.yield_at
             if late > BLOCKED:
                 scheduler.report_blocked(self, late)
             return
+        boxes = scheduler.boxes
+        self.box = box = boxes.pop() if boxes else scheduler.new_box()
+        box.append(envelope)
         scheduler.queue.append(self)
         if not scheduler.armed:
             scheduler.arm()
+
+    def serve(self, envelope: Envelope, context: Context) -> None:
+        """Handle a message that finds the actor idle, without the mailbox, and what comes in meanwhile."""
+        scheduler = self.scheduler
+        self.hand = envelope
+        message, _, _, question = envelope
+        scheduler.running = self
+        try:
+            handler = self.table.get(type(message)) or self.handler(message)
+            result = handler(self.actor, message)
+            if result is not None and (type(result) is COROUTINE or isinstance(result, Future)):
+                self.take_over(result)
+                return
+            if question is not None and not question.deferred:
+                if question.future.done():
+                    self.too_late(question, result)
+                else:
+                    question.answer(result)
+        except BaseException as exc:
+            scheduler.running = None
+            self.conclude(self.judge(exc))
+            return
+        finally:
+            scheduler.running = None
+        if self.box and context == scheduler.base and scheduler.clock() <= scheduler.yield_at:
+            self.turn(scheduler.yield_at, context)
+            return
+        extras = self.extras
+        if self.box or self.order or self.urgent or not self.limit or (extras and extras.idle):
+            self.conclude()
+        else:
+            self.hand = NOTHING
+            self.mode = IDLE
 
     def turn(self, until: float, context: Context) -> None:
         """Serve up to 64 messages, not past `until` (perf_counter seconds). Called by the run queue.

@@ -26,8 +26,7 @@ def derive(prefix: str, now: int, *parts: object) -> str:
     if known != ms:
         head = _ten(ms)
         _last_time = (ms, head)
-    digest = blake2b("\x1f".join(map(str, parts)).encode(), digest_size=10).digest()
-    n = int.from_bytes(digest, "big")
+    n = int.from_bytes(blake2b("\x1f".join(map(str, parts)).encode(), digest_size=10).digest(), "big")
     p = _PAIRS
     # Written out, and by 20 bits: ids are made for every call, and small integers are quick.
     a, b, c, d = n >> 60, n >> 40 & 0xFFFFF, n >> 20 & 0xFFFFF, n & 0xFFFFF
@@ -46,4 +45,6 @@ def named(prefix: str, *parts: object) -> str:
 
 def _ten(ms: int) -> str:
     """Return the 48 bits of the time as ten characters."""
-    return "".join(_PAIRS[ms >> shift & 1023] for shift in (40, 30, 20, 10, 0))
+    p = _PAIRS
+    high, low = ms >> 20, ms & 0xFFFFF
+    return f"{p[high >> 20 & 1023]}{p[high >> 10 & 1023]}{p[high & 1023]}{p[low >> 10]}{p[low & 1023]}"

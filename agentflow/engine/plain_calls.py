@@ -50,7 +50,13 @@ def complete_plain_call(
     events: list[ev.RunEvent] = []
     _end(state, activation, record, output, duration_ms, now, events)
     effects.append(Release(activation.key))
-    while _may_begin(state) and _begin(state, now, events, effects):
+    ready = state.ready.nodes
+    while (
+        ready
+        and state.running < state.max_parallel
+        and not (state.arrived or state.changed or state.settled or state.root.stopped)
+        and _begin(state, now, events, effects)
+    ):
         pass
     return events
 
@@ -63,7 +69,7 @@ def has_more(state: RunState) -> bool:
         or state.changed
         or state.settled
         or state.root.stopped
-        or (state.ready and state.running < state.max_parallel)
+        or (state.ready.nodes and state.running < state.max_parallel)
     )
 
 
@@ -143,27 +149,28 @@ def _end(
     state.next_offset, state.last_ts = offset + 1, now
     state.steps_done["succeeded"] += 1
     place = path.nodes[node.id]
-    show(
-        state,
-        activation,
-        place,
-        "succeeded",
-        {"status": "success", "result": output},
-        None,
-        output,
-        offset,
-    )
-    if node.join.takes_tokens:
+    takes_tokens = node.join.takes_tokens
+    frame = path.frame
+    if frame.is_read or node.kind.shows_more:
+        outputs = {"status": "success", "result": output}
+        show(state, activation, place, "succeeded", outputs, None, output, offset)
+    else:
+        place.status, place.output, place.error, place.ended = "succeeded", output, None, offset
+        frame.nodes[node.name] = {
+            "output": output,
+            "status": "succeeded",
+            "error": None,
+            "visits": place.visits,
+        }
+        if not takes_tokens:
+            frame.steps[node.name] = {
+                "outputs": {"status": "success", "result": output},
+                "status": "success",
+                "error": None,
+            }
+    if takes_tokens:
         route(state, activation, "next", output)
     leave(state, activation, place)
-
-
-def _may_begin(state: RunState) -> bool:
-    return bool(
-        state.ready
-        and state.running < state.max_parallel
-        and not (state.arrived or state.changed or state.settled or state.root.stopped)
-    )
 
 
 def _begin(state: RunState, now: int, events: list[ev.RunEvent], effects: list[Effect]) -> bool:

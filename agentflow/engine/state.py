@@ -140,12 +140,13 @@ class ReadyQueue:
 
     def __init__(self) -> None:
         self._order: list[tuple[int, str]] = []  # (index, path) of the nodes that may have the next slot
-        self._nodes: dict[tuple[int, str], NodeState] = {}
+        self.nodes: dict[tuple[int, str], NodeState] = {}
+        """Those that have an activation waiting."""
         self.last_slot = -1
         """Index of the node that got the last slot."""
 
     def __bool__(self) -> bool:
-        return bool(self._nodes)
+        return bool(self.nodes)
 
     def add(self, activation: Activation, state: NodeState) -> None:
         """Put an activation behind the others of its node."""
@@ -153,7 +154,7 @@ class ReadyQueue:
         ready.append(activation)
         if len(ready) == 1:
             key = (state.node.index, activation.path.key)
-            self._nodes[key] = state
+            self.nodes[key] = state
             if activation.iteration is None:
                 insort(self._order, key)
             else:
@@ -171,7 +172,7 @@ class ReadyQueue:
                 self.update(activation.path.key, state)
             return
         key = (state.node.index, activation.path.key)
-        if self._nodes.pop(key, None) is not None:
+        if self.nodes.pop(key, None) is not None:
             self._unlist(key)
 
     def drop_below(self, outer: Activation, state: NodeState) -> list[Activation]:
@@ -184,7 +185,7 @@ class ReadyQueue:
     def update(self, path: str, state: NodeState) -> None:
         """Take note that the slots or the first activation of a node have changed."""
         key = (state.node.index, path)
-        if key not in self._nodes:
+        if key not in self.nodes:
             return
         if not _has_slot(state):
             self._unlist(key)
@@ -200,14 +201,14 @@ class ReadyQueue:
 
     def sole(self) -> Activation | None:
         """Return the activation whose turn it is if only one node has one waiting, as in a chain."""
-        return self._nodes[self._order[0]].ready[0] if len(self._order) == 1 else None
+        return self.nodes[self._order[0]].ready[0] if len(self._order) == 1 else None
 
     def in_turn(self) -> Iterator[Activation]:
         """Yield the first activation of each node, that whose turn it is first."""
         order = self._order
         begin = bisect_left(order, (self.last_slot + 1, ""))
         for i in range(len(order)):
-            yield self._nodes[order[(begin + i) % len(order)]].ready[0]
+            yield self.nodes[order[(begin + i) % len(order)]].ready[0]
 
 
 def _has_slot(state: NodeState) -> bool:

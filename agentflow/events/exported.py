@@ -64,7 +64,7 @@ class ExportedLog(MemoryLog):
 
     def add(self, event: StoredEvent, state: str | None) -> None:
         """Add the next event of the file, and the run's state after it."""
-        self._take(Append(self.workflow_id, 1, event.offset, [event], state))
+        self._take(self._runs[self.workflow_id], Append(self.workflow_id, 1, event.offset, [event], state))
 
     def attach(self, attachment: Attachment, data: bytes) -> None:
         """Add what the file holds behind the events, or what its reader derived."""

@@ -47,7 +47,7 @@ class ForkGuard:
 
     def check(self) -> None:
         """Raise LogFailed in a child of the process that made this guard."""
-        if self.forked:
+        if self._generation != _generation:
             raise LogFailed(
                 f"{self._what} was opened before this process was forked; only its parent may use it",
                 hint="open the store again in this process, or fork before opening it",

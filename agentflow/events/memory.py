@@ -97,6 +97,19 @@ class _Run:
             self._parent = parent_of(self.events[0].body)
         return self._parent
 
+    def continues_with(self, batch: Append) -> bool:
+        """Return whether a batch that is not encoded yet is the next of the run: `refusal` has no answer to
+        it. Other batches are checked by the rule."""
+        events = batch.events
+        return (
+            isinstance(events, UnsealedBatch)
+            and batch.run is None
+            and events.first == batch.expected == self.last + 1
+            and batch.epoch == self.epoch
+            and not self.ended
+            and bool(events)
+        )
+
     def extend(self, batch: Append) -> None:
         events = batch.events
         if isinstance(events, UnsealedBatch):
@@ -179,11 +192,14 @@ class MemoryLog(BaseLog):
     def append(self, batch: Append) -> asyncio.Future[None]:
         """Implement `EventLog.append`; the future is already done."""
         self._fork_guard.check()
+        workflow_id = batch.workflow_id
+        run = self._runs.get(workflow_id)
+        if run is not None and run.continues_with(batch) and not self._closed:
+            self._take(run, batch)
+            return self._acknowledged()
         check_batch(batch)
         if self._closed:
             return _failed(LogClosed())
-        workflow_id = batch.workflow_id
-        run = self._runs.get(workflow_id)
         if run is None:
             error = refusal(batch, -1, 0, False, self._gone.get(workflow_id))
         else:
@@ -192,18 +208,19 @@ class MemoryLog(BaseLog):
             return _failed(error)
         if run is None:
             assert batch.run is not None  # refusal() let only a first batch pass
-            self._put_run(workflow_id, batch.run, batch.expected)
-        self._take(batch)
+            run = self._put_run(workflow_id, batch.run, batch.expected)
+        self._take(run, batch)
         return self._acknowledged()
 
-    def _put_run(self, workflow_id: str, meta: RunMeta, first: int) -> None:
+    def _put_run(self, workflow_id: str, meta: RunMeta, first: int) -> _Run:
         """Add a run without events, which begins at offset `first`."""
-        self._runs[workflow_id] = _Run(meta, first)
+        run = self._runs[workflow_id] = _Run(meta, first)
         key = (meta.created_at, workflow_id)
         self._order.insert(bisect_left(self._order, key), key)
+        return run
 
-    def _take(self, batch: Append) -> None:
-        self._runs[batch.workflow_id].extend(batch)
+    def _take(self, run: _Run, batch: Append) -> None:
+        run.extend(batch)
         self._all.append((self._count, batch.workflow_id, batch.events))
         self._count += len(batch.events)
 

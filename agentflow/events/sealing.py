@@ -50,7 +50,8 @@ def envelopes(
 
 
 class UnsealedBatch(Sequence[StoredEvent]):
-    """A batch whose ids and spans are settled, and whose events are encoded when they are first asked for.
+    """A batch whose ids are settled, and whose events are encoded, in their spans, when they are first asked
+    for.
 
     The bytes are those that `seal` would have given at the same time. The data of the events is not copied.
     A store that needs no bytes keeps the batch as it is: a run that is never read is never encoded.
@@ -60,8 +61,8 @@ class UnsealedBatch(Sequence[StoredEvent]):
         "_count",
         "_data",
         "_ids",
-        "_spans",
         "_stored",
+        "_taken",
         "_workflow_id",
         "first",
         "last_type",
@@ -82,7 +83,7 @@ class UnsealedBatch(Sequence[StoredEvent]):
         self.last_type = type_of(events[-1]) if events else ""
         self._workflow_id = workflow_id
         self._ids = ids.reserve(len(events))
-        self._spans = None if tracer is None else tracer.take_batch(first, events)
+        self._taken = None if tracer is None else tracer.take_batch(first, events)
         self._stored: list[StoredEvent] | None = None
         self.first = first
         self.ts = ts
@@ -106,7 +107,7 @@ class UnsealedBatch(Sequence[StoredEvent]):
         """Return the events in their envelopes."""
         made: list[Event[Any]] = []
         timestamp, offset = iso(self.ts), self.first
-        spans = self._spans or repeat(None)
+        spans = repeat(None) if self._taken is None else self._taken.spans()
         for data, id, span in zip(self._data, written("evt_", self._ids), spans, strict=False):
             event: Event[Any] = Event(
                 id=id,
@@ -128,7 +129,7 @@ class UnsealedBatch(Sequence[StoredEvent]):
         """Return the events in their stored form; the first call encodes them."""
         if self._stored is None:
             self._stored = [store(event, self.ts) for event in self.envelopes()]
-            self._data = self._spans = ()
+            self._data, self._taken = (), None
         return self._stored
 
 

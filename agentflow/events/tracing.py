@@ -19,14 +19,15 @@ a random number, and nothing here needs OpenTelemetry.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import Trace
-from agentflow.host_tracing import attach_span, detach_span, host_trace_options
+from agentflow.host_tracing import attach_span, detach_span, has_host_tracing, host_trace_options
 
 __all__ = [
     "RunTracer",
@@ -42,6 +43,7 @@ __all__ = [
     "trace_id_of",
     "traceparent_of",
     "tracestate_problem",
+    "work_in",
 ]
 
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
@@ -102,20 +104,87 @@ def span_id_of(workflow_id: str, key: str) -> str:
     return blake2b(f"{workflow_id}\x1f{key}".encode(), digest_size=8).hexdigest()
 
 
-class SpanContext(NamedTuple):
-    """A span that work is done in; what the messages of a run's actors carry."""
+class SpanContext:
+    """A span that work is done in; what the messages of a run's actors carry. Immutable."""
 
-    workflow_id: str
-    trace_id: str
-    span_id: str
-    sampled: bool = True
-    tracestate: str | None = None
-    baggage: str | None = None
+    __slots__ = ("_fields",)
+
+    def __init__(
+        self,
+        workflow_id: str,
+        trace_id: str,
+        span_id: str,
+        sampled: bool = True,
+        tracestate: str | None = None,
+        baggage: str | None = None,
+    ) -> None:
+        self._fields: tuple[str, str, str, bool, str | None, str | None] | None
+        self._fields = (workflow_id, trace_id, span_id, sampled, tracestate, baggage)
+
+    def _look_up(self) -> tuple[str, str, str, bool, str | None, str | None]:
+        assert self._fields is not None
+        return self._fields
+
+    @property
+    def workflow_id(self) -> str:
+        """The run that the span belongs to."""
+        return self._look_up()[0]
+
+    @property
+    def trace_id(self) -> str:
+        """32 hex digits."""
+        return self._look_up()[1]
+
+    @property
+    def span_id(self) -> str:
+        """16 hex digits."""
+        return self._look_up()[2]
+
+    @property
+    def sampled(self) -> bool:
+        """False if the submitter of the run does not record its trace."""
+        return self._look_up()[3]
+
+    @property
+    def tracestate(self) -> str | None:
+        """What the submitter's header of this name held."""
+        return self._look_up()[4]
+
+    @property
+    def baggage(self) -> str | None:
+        """What the submitter's header of this name held."""
+        return self._look_up()[5]
 
     @property
     def traceparent(self) -> str:
         """The header that makes what another service does a part of this span."""
         return f"00-{self.trace_id}-{self.span_id}-{'01' if self.sampled else '00'}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SpanContext) and self._look_up() == other._look_up()
+
+    def __hash__(self) -> int:
+        return hash(self._look_up())
+
+    def __repr__(self) -> str:
+        return f"SpanContext{self._look_up()!r}"
+
+
+class _CallSpan(SpanContext):
+    """The span of a call, looked up when it is first asked for: most functions never do."""
+
+    __slots__ = ("_call_id", "_key", "_tracer")
+
+    def __init__(self, tracer: RunTracer, call_id: str, key: str) -> None:
+        self._fields = None
+        self._tracer = tracer
+        self._call_id = call_id
+        self._key = key
+
+    def _look_up(self) -> tuple[str, str, str, bool, str | None, str | None]:
+        if self._fields is None:
+            self._fields = self._tracer.fields_of_call(self._call_id, self._key)
+        return self._fields
 
 
 _current: ContextVar[SpanContext | None] = ContextVar("agentflow.span", default=None)
@@ -141,13 +210,21 @@ class active:  # noqa: N801 — a context manager; a class costs each call less 
     def __enter__(self) -> None:
         span = self._span
         self._token = _current.set(span)
-        self._host = (
-            None if span is None else attach_span(span.trace_id, span.span_id, span.sampled, span.baggage)
-        )
+        self._host = None
+        if span is not None and has_host_tracing():
+            self._host = attach_span(span.trace_id, span.span_id, span.sampled, span.baggage)
 
     def __exit__(self, *_: object) -> None:
         detach_span(self._host)
         _current.reset(self._token)
+
+
+def work_in(trace: object) -> None:
+    """Do all that this task does from now on in this span, as `active` does for a block."""
+    if isinstance(trace, SpanContext):
+        _current.set(trace)
+        if has_host_tracing():
+            attach_span(trace.trace_id, trace.span_id, trace.sampled, trace.baggage)
 
 
 def submitter_options() -> dict[str, str]:
@@ -218,12 +295,31 @@ class _Given(_Span):
         return Trace(trace_id=self._trace_id, span_id=self.id, parent_span_id=self._parent_id)
 
 
+class TakenBatch:
+    """Events that a tracer has taken; `spans` follows them."""
+
+    __slots__ = ("_tracer", "events", "found")
+
+    def __init__(self, tracer: RunTracer, events: Sequence[ev.RunEvent]) -> None:
+        self._tracer = tracer
+        self.events = events
+        self.found: list[_Span | None] | None = None
+
+    def spans(self) -> list[_Span | None]:
+        """Return the span that each event opens, to be asked for its `trace()`."""
+        if self.found is None:
+            self._tracer._catch_up()
+            assert self.found is not None
+        return self.found
+
+
 class RunTracer:
     """Follows one run. Holds the ids of its open steps, agents and calls, and nothing of what they did."""
 
     __slots__ = (
         "_agents",
         "_batches",
+        "_behind",
         "_calls",
         "_hash",
         "_root",
@@ -252,7 +348,8 @@ class RunTracer:
         self._agents: dict[str, _Span] = {}  # by unit
         self._calls: dict[str, _Span] = {}
         self._tries: dict[str, int] = {}  # failed attempts of a tool call, where there were any
-        self._batches: dict[int, list[_Span | None]] = {}  # by first offset, until they are acknowledged
+        self._batches: dict[int, TakenBatch] = {}  # by first offset, until they are acknowledged
+        self._behind: deque[TakenBatch] = deque()  # events that are followed once a span is asked for
 
     @property
     def sampled(self) -> bool:
@@ -264,12 +361,21 @@ class RunTracer:
         """The span of the run as a whole."""
         return self._context(self._root)
 
-    def call(self, call_id: str) -> SpanContext:
-        """Return the span of an open model or tool call; of the run if there is no such call."""
-        return self._context(self._calls.get(call_id, self._root))
+    def call(self, call_id: str, key: str = "run") -> SpanContext:
+        """Return the span of an open model or tool call. It is looked up when it is first asked for: a call
+        that has ended then has the span with this key."""
+        return _CallSpan(self, call_id, key)
+
+    def fields_of_call(self, call_id: str, key: str) -> tuple[str, str, str, bool, str | None, str | None]:
+        """Return the fields of the span of a call; of the one with this key if the call is not open."""
+        self._catch_up()
+        span = self._calls.get(call_id)
+        span_id = span_id_of(self.workflow_id, key) if span is None else span.id
+        return (self.workflow_id, self.trace_id, span_id, self.sampled, self.tracestate, self.baggage)
 
     def handler(self, key: str) -> SpanContext:
         """Return the span of an open step, in which its handler works; of the run if it is not open."""
+        self._catch_up()
         return self._context(self._steps.get(key, self._root))
 
     def _context(self, span: _Span) -> SpanContext:
@@ -278,27 +384,37 @@ class RunTracer:
 
     def step(self, key: str) -> str | None:
         """Return the `traceparent` of an open step or iteration: what it begins elsewhere is a part of it."""
+        self._catch_up()
         span = self._steps.get(key)
         return None if span is None else str(TraceParent(self.trace_id, span.id, self.sampled))
 
     def take(self, data: ev.RunEvent) -> Trace | None:
         """Take the run's next event; the span that it opens, or None."""
+        if self._behind:
+            self._catch_up()
         move = _MOVES.get(data.__class__)
         span = None if move is None else move(self, data)
         return None if span is None else span.trace()
 
-    def take_batch(self, first: int, events: Iterable[ev.RunEvent]) -> list[_Span | None]:
-        """Take the run's next events, which stand from offset `first` on; return the span that each opens, to
-        be asked for its `trace()`.
+    def take_batch(self, first: int, events: Sequence[ev.RunEvent]) -> TakenBatch:
+        """Take the run's next events, which stand from offset `first` on; what is returned knows the span
+        that each opens. They are followed when a span is first asked for, so they must not change.
 
         A batch that is sent to the log again gets the spans that it had, until it is acknowledged.
         """
         found = self._batches.get(first)
         if found is None:
-            moves = [(_MOVES.get(data.__class__), data) for data in events]
-            found = [None if move is None else move(self, data) for move, data in moves]
-            self._batches[first] = found
+            found = self._batches[first] = TakenBatch(self, events)
+            self._behind.append(found)
         return found
+
+    def _catch_up(self) -> None:
+        """Follow the batches that were taken and not looked at."""
+        while self._behind:
+            taken = self._behind.popleft()
+            events, taken.events = taken.events, ()
+            moves = [(_MOVES.get(data.__class__), data) for data in events]
+            taken.found = [None if move is None else move(self, data) for move, data in moves]
 
     def acknowledge(self, first: int) -> None:
         """Forget the spans of the batch at this offset: it is in the log."""
@@ -306,6 +422,7 @@ class RunTracer:
 
     def parent_of(self, data: ev.RunEvent) -> str:
         """Return the innermost open span that an event which opens none belongs to."""
+        self._catch_up()
         return self._span_around(data).id
 
     def _span_around(self, data: ev.RunEvent) -> _Span:
@@ -320,11 +437,13 @@ class RunTracer:
 
     def tries(self, call_id: str) -> int:
         """Return how many attempts of a tool call have failed."""
+        self._catch_up()
         return self._tries.get(call_id, 0)
 
     def lost(self, key: str, data: ev.RunEvent) -> Trace:
         """Return the span with this key, whose beginning is not in the log any more, as far as it can be
         known."""
+        self._catch_up()
         return self._open(key, self._span_around(data)).trace()
 
     def _open(self, key: str, parent: _Span) -> _Span:

@@ -17,7 +17,7 @@ from actors import ActorStopped, ChildSpec, Context, MailboxFull, Pipe, Ref, tra
 from agentflow.engine import Activation, Effect, OpenCall, Release, RunState, StartCall, StartHandler
 from agentflow.engine.agents.progress import model_of
 from agentflow.engine.decisions import idempotency_key
-from agentflow.events.tracing import RunTracer
+from agentflow.events.tracing import RunTracer, SpanContext
 from agentflow.models import ModelRequest
 from agentflow.runtime.agent_actor import AgentActor, Directory
 from agentflow.runtime.handler_dispatcher import HandlerDispatcher
@@ -100,6 +100,7 @@ class CallDispatcher:
         self._activations: dict[Ref[Any], str] = {}
         self._direct: dict[str, Ref[Any]] = {}  # told calls, and the service of each
         self._unsent: dict[str, Pipe] = {}  # those that wait for a slot of the mailbox of the service
+        self._targets: dict[str, Ref[Any]] = {}  # by service, as they were last looked up
         self._services: set[Ref[Any]] = set()  # watched
         self._losses: Counter[str] = Counter()  # by call, where there were any
         self._launched: dict[str, list[str]] = {}  # calls by activation, until it is released
@@ -117,7 +118,7 @@ class CallDispatcher:
         if isinstance(effect, StartCall):
             call = self._state.calls.get(effect.call_id)
             if call is not None:
-                self._launch(call)
+                self.launch(call)
         elif isinstance(effect, StartHandler):
             self.handlers.begin(effect)
         elif isinstance(effect, Release):
@@ -128,23 +129,28 @@ class CallDispatcher:
             for key in [key for key in self._workers if key not in busy]:
                 self.cancel_work(key)
 
-    def _launch(self, call: OpenCall) -> None:
+    def launch(self, call: OpenCall) -> None:
+        """Make an open call."""
         self._launched.setdefault(call.activation.key, []).append(call.call_id)
         if call.activation.node.kind.sends:
             return  # a recorded call, which its handler makes itself
-        with tracing(self._tracer.call(call.call_id)):
-            if call.kind == "model":
+        if call.kind == "model":
+            with tracing(self._tracer.call(call.call_id, f"model {call.call_id}")):
                 self._worker(call.activation).tell(model_call(self._state, call))
-                return
-            message = tool_call(self._state, call)
-            if call.activation.agent is not None:
+            return
+        message = tool_call(self._state, call)
+        trace = self._tracer.call(call.call_id, f"tool {call.call_id} {message.attempt}")
+        if call.activation.agent is not None:
+            with tracing(trace):
                 self._worker(call.activation).tell(message)
-                return
+            return
+        target = self._targets.get(message.service)
+        if target is None or not target.is_alive:
             try:
-                target = self._directory.tool(message.service)
+                target = self._targets[message.service] = self._directory.tool(message.service)
             except ActorStopped:
                 return  # the Runtime is being closed: the call stays open, and `resume` closes it
-            self._tell(target, message)
+        self._tell(target, message, trace)
 
     def forget_refusals(self) -> None:
         """Let the next call to each provider of the run be made, whatever refused earlier ones: a person who
@@ -154,16 +160,17 @@ class CallDispatcher:
             with suppress(ActorStopped, MailboxFull):
                 self._directory.model(provider).tell(ForgetRefusal())
 
-    def _tell(self, target: Ref[Any], message: CallTool) -> None:
+    def _tell(self, target: Ref[Any], message: CallTool, trace: SpanContext) -> None:
         if target not in self._services:
             self._services.add(target)
             self._ctx.watch(target)
         self._direct[message.call_id] = target
         try:
-            target.tell(message)
+            target.tell_now(message, trace)
         except MailboxFull:  # sent once there is a slot; that the service ends first is seen by watching it
             sent = partial(self._sent, message.call_id)
-            self._unsent[message.call_id] = self._ctx.pipe(target.send(message), sent, sent)
+            with tracing(trace):
+                self._unsent[message.call_id] = self._ctx.pipe(target.send(message), sent, sent)
 
     def _sent(self, call_id: str, _: object) -> None:
         self._unsent.pop(call_id, None)
@@ -214,8 +221,9 @@ class CallDispatcher:
         for call_id in self._launched.pop(key, ()):
             if call_id in self._direct:
                 self._cancel_direct(call_id)
-        self.handlers.release(key)
-        ref = self._workers.pop(key, None)
+        if self.handlers.is_used:
+            self.handlers.release(key)
+        ref = self._workers.pop(key, None) if self._workers else None
         if ref is not None:
             self._activations.pop(ref, None)
             self._ctx.unwatch(ref)

@@ -6,7 +6,7 @@ of a function without effects may begin before its batch is durable.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentflow import engine
 
@@ -41,35 +41,46 @@ class EffectLauncher:
         At most 32 batches are on their way to the log meanwhile, none while the store takes nothing.
         """
         run = self._run
-        if run.outbox.stalled or len(run.outbox) > _MAX_AHEAD or run.suspending is not None:
+        if not batch.effects or run.outbox.stalled or run.outbox.count > _MAX_AHEAD:
+            return
+        if run.suspending is not None:
             return
         launch = run.launch
         if run.recorded is not None or launch.trial is not None or not launch.accepted.done():
             return
-        early = [e for e in batch.effects if isinstance(e, engine.StartCall) and self._is_harmless(e)]
-        if early:
-            batch.effects = [effect for effect in batch.effects if effect not in early]
-            for effect in early:
-                self._dispatcher.execute(effect)
+        effects = batch.effects
+        later: list[engine.Effect] = []
+        early: list[engine.OpenCall] = []
+        for effect in effects:
+            call = _harmless_call(run.state, effect) if effect.__class__ is engine.StartCall else None
+            if call is None:
+                later.append(effect)
+            else:
+                early.append(call)
+        batch.effects = later
+        for call in early:
+            self._dispatcher.launch(call)
 
-    def _is_harmless(self, effect: engine.StartCall) -> bool:
-        call = self._run.state.calls.get(effect.call_id)
-        if call is None or call.kind != "tool" or call.activation.node.kind.sends:
-            return False
-        record = call.activation.node.kind.call(call.activation, effect.call_id)
-        return record is not None and record.info is not None and record.info.side_effect == "none"
+    def execute_all(self, effects: list[engine.Effect]) -> None:
+        """Execute the effects of durable events, in order."""
+        for effect in effects:
+            self._execute(effect)
 
-    def execute(self, effect: engine.Effect) -> None:
-        """Execute the effect of a durable event."""
-        if isinstance(effect, engine.StartCall | engine.StartHandler):
+    def _execute(self, effect: engine.Effect) -> None:
+        if isinstance(effect, engine.Release):
+            self._dispatcher.cancel_work(effect.activation_key)
+            if self._children is not None:
+                self._children.release(effect.activation_key)
+            trial = self._run.launch.trial
+            if trial is not None and effect.activation_key not in self._run.state.open:
+                trial.end(effect.activation_key)
+        elif isinstance(effect, engine.StartCall | engine.StartHandler):
             if self._run.suspending is None:
                 self._begin(effect)
         elif isinstance(effect, engine.StartChild | engine.PassOn):
             self._execute_for_child(effect)
         else:
             self._dispatcher.execute(effect)
-            if isinstance(effect, engine.Release):
-                self._released(effect.activation_key)
 
     def _begin(self, effect: engine.StartCall | engine.StartHandler) -> None:
         """Begin a call or a handler, unless it is answered from the record of another run."""
@@ -96,9 +107,16 @@ class EffectLauncher:
         elif self._run.suspending is None:
             self._children.start(effect.activation_key)
 
-    def _released(self, activation_key: str) -> None:
-        if self._children is not None:
-            self._children.release(activation_key)
-        trial = self._run.launch.trial
-        if trial is not None and activation_key not in self._run.state.open:
-            trial.end(activation_key)
+
+def _harmless_call(state: engine.RunState, effect: Any) -> engine.OpenCall | None:
+    """Return the call that a StartCall begins, if its function has no effect."""
+    call = state.calls.get(effect.call_id)
+    if call is None or call.kind != "tool":
+        return None
+    activation = call.activation
+    kind = activation.node.kind
+    record = activation.tool
+    if kind.sends or record is None or record.call.id != effect.call_id:
+        record = None if kind.sends else kind.call(activation, effect.call_id)
+    is_harmless = record is not None and record.info is not None and record.info.side_effect == "none"
+    return call if is_harmless else None

@@ -61,6 +61,8 @@ class HandlerDispatcher:
         self._ending: dict[Ref[Any], _Node] = {}  # killed, and not gone yet
         self._next: dict[_Node, StartHandler] = {}  # waits until the actor before it is gone
         self._lost: dict[str, int] = {}
+        self.is_used = False
+        """True once there was a handler: before that nothing is to be released."""
 
     @property
     def is_busy(self) -> bool:
@@ -74,6 +76,7 @@ class HandlerDispatcher:
 
     def begin(self, effect: StartHandler) -> None:
         """Begin an attempt, once, when its backoff is over; cancel the attempt before it."""
+        self.is_used = True
         activation = self._state.mail.open.get(effect.activation_key)
         if activation is None or activation.attempt != effect.attempt:
             return  # it was closed meanwhile

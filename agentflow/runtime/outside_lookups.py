@@ -34,13 +34,13 @@ Question = engine.Lookup | engine.Probe | engine.BindGraph | engine.StoreAccess 
 class OutsideLookups:
     """`found` is handed to `decide`: the answers by key, `asked` while one is under way."""
 
-    __slots__ = ("_accesses", "_judged", "_probes", "_results", "_run", "_store", "found", "keeps_results")
+    __slots__ = ("_judged", "_probes", "_results", "_run", "_store", "accesses", "found", "keeps_results")
 
     def __init__(self, run: RunStepper, log: EventLog, store: SharedStore | None) -> None:
         self._run = run
         self._store = SharedStore(log) if store is None else store
         self._results = ResultCache(log, run.clock)
-        self._accesses: deque[tuple[int, engine.StoreAccess]] = deque()  # made once the offset is durable
+        self.accesses: deque[tuple[int, engine.StoreAccess]] = deque()  # made once the offset is durable
         self._judged: list[str] = []
         self._probes: StepProbes | None = None
         self.found: dict[str, Any] = {}
@@ -61,7 +61,7 @@ class OutsideLookups:
             self._bind_graph(question)
         else:
             self.found[question.answer_key] = "asked"
-            self._accesses.append((self._run.state.next_offset - 1, question))
+            self.accesses.append((self._run.state.next_offset - 1, question))
 
     def _judge(self, asked: engine.Judgement) -> None:
         """Evaluate the code on the edges of a message; the next decision records the routes."""
@@ -144,8 +144,8 @@ class OutsideLookups:
     def ask_store(self, offset: int) -> None:
         """Make the accesses of decisions that are durable up to `offset`."""
         run = self._run
-        while self._accesses and self._accesses[0][0] <= offset:
-            _, access = self._accesses.popleft()
+        while self.accesses and self.accesses[0][0] <= offset:
+            _, access = self.accesses.popleft()
             key = access.answer_key
             if run.recorded is not None and run.recorded.serves_access(access):
                 continue

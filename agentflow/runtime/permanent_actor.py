@@ -51,6 +51,11 @@ class PermanentActor:
         """Send to the present actor. Raises MailboxFull."""
         self.ref.tell(message)
 
+    def tell_now(self, message: Any) -> None:
+        """Send to the present actor; an idle one handles it before this returns. Raises MailboxFull."""
+        assert self._ref is not None, "start() comes first"
+        self._ref.tell_now(message)
+
     async def ask(self, message: Any, timeout: float) -> Any:
         """Ask the present actor; `timeout` in seconds. Raises ActorStopped if it ends first."""
         return await self.ref.ask(message, timeout=timeout)

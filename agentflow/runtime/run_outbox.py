@@ -37,21 +37,23 @@ class RunOutbox:
     def __init__(self, bus: PermanentActor) -> None:
         self._bus = bus
         self._batches: deque[Batch] = deque()
+        self.count = 0
+        """Batches that are on their way."""
         self._wait = _FIRST_RETRY_S
         self.stalled = False
         """Whether the store refused the oldest batch for now."""
 
     def __bool__(self) -> bool:
-        return bool(self._batches)
+        return self.count > 0
 
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def put(self, batch: Batch) -> None:
-        """Append a batch and send it, unless the store is unavailable."""
+    def put(self, batch: Batch, *, in_turn: bool = False) -> None:
+        """Append a batch and send it, unless the store is unavailable. `in_turn`: an idle bus takes it before
+        this returns."""
         self._batches.append(batch)
+        self.count += 1
         if not self.stalled:
-            self._bus.tell(batch.commit)
+            tell = self._bus.tell_now if in_turn else self._bus.tell
+            tell(batch.commit)
 
     @property
     def oldest(self) -> Batch | None:
@@ -68,6 +70,7 @@ class RunOutbox:
         done: list[Batch] = []
         while self._batches and self._batches[0].last <= offset:
             done.append(self._batches.popleft())
+        self.count = len(self._batches)
         return done
 
     def refused(self, message: CommitFailed) -> float | None:

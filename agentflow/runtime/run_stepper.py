@@ -52,7 +52,6 @@ class RunStepper:
 
     __slots__ = (
         "_armed_for",
-        "_replies",
         "_results",
         "after_advance",
         "clock",
@@ -66,6 +65,7 @@ class RunStepper:
         "outbox",
         "outside",
         "recorded",
+        "replies",
         "state",
         "suspending",
         "tracer",
@@ -113,7 +113,7 @@ class RunStepper:
         self.after_advance: Callable[[], None] | None = None
         """Called at the end of each `advance`, while something waits for a change of the state."""
         self._armed_for: int | None = None
-        self._replies: deque[tuple[int, Settle]] = deque()
+        self.replies: deque[tuple[int, Settle]] = deque()
         self._results: list[KeepResult] = []
 
     def validate_trace(self, begin: ev.WorkflowStarted) -> None:
@@ -170,20 +170,21 @@ class RunStepper:
                 if engine.has_more(self.state):
                     self.decide(events, now)
                 self.decided_at = now
-                self._append(first, events, now)
+                self._append(first, events, now, in_turn=True)
                 return
         now, draw = self.now(), self.clock.draw()
         self.advance(
             engine.tool_completed(self.state, call_id, output, duration_ms, now=now, draw=draw, usage=usage)
         )
 
-    def _append(self, first: int, events: list[ev.RunEvent], now: int) -> None:
+    def _append(self, first: int, events: list[ev.RunEvent], now: int, *, in_turn: bool = False) -> None:
         """Send a batch to the log, if there is any, and see to what may go on."""
         if events:
-            self.commit(first, events, now)
-        if not self.outbox:
+            self.commit(first, events, now, in_turn=in_turn)
+        if self.outside.accesses and not self.outbox.count:
             self.outside.ask_store(self.state.next_offset)
-        self.arm_wake_timer(now)
+        if self.state.timers:
+            self.arm_wake_timer(now)
         if self.recorded is not None and not self.outbox:
             self.recorded.serve_next()
         if self.after_advance is not None:
@@ -234,7 +235,7 @@ class RunStepper:
                 self.effects.append(effect)
             events.append(data)
 
-    def commit(self, first: int, events: list[ev.RunEvent], now: int) -> None:
+    def commit(self, first: int, events: list[ev.RunEvent], now: int, *, in_turn: bool = False) -> None:
         """Send a batch that begins at offset `first` to the log, with the effects gathered so far."""
         state, launch = self.state, self.launch
         started = launch.started if first == 0 else None
@@ -253,7 +254,7 @@ class RunStepper:
         results, self._results = self._results, []
         batch = Batch(commit, self.effects, results)
         self.effects = []
-        self.outbox.put(batch)
+        self.outbox.put(batch, in_turn=in_turn)
         self.watch.batch_sent()
         if first:  # before that nothing of the run is durable
             self.launch_early(batch)
@@ -267,12 +268,12 @@ class RunStepper:
 
     def reply_when_durable(self, settle: Settle) -> None:
         """Settle with Done once the event that is decided next is durable."""
-        self._replies.append((self.state.next_offset, settle))
+        self.replies.append((self.state.next_offset, settle))
 
     def settle_replies(self, offset: int) -> None:
         """Give the replies that waited for the events up to `offset`."""
-        while self._replies and self._replies[0][0] <= offset:
-            at, settle = self._replies.popleft()
+        while self.replies and self.replies[0][0] <= offset:
+            at, settle = self.replies.popleft()
             settle(Done(offset=at, changed=True))
 
     # -- time -------------------------------------------------------------------------------------

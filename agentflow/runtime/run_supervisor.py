@@ -240,20 +240,24 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             launch.accepted.set_result(None)
         for batch in run.outbox.durable(message.offset):
             run.tracer.acknowledge(batch.commit.expected)
-            for effect in batch.effects:
-                self._launcher.execute(effect)
+            if batch.effects:
+                self._launcher.execute_all(batch.effects)
             for kept in batch.results:
                 if self.ctx.parent is not None:  # this actor may have ended before it is kept
                     self.ctx.parent.tell(kept)
-        run.outside.ask_store(message.offset)
-        run.settle_replies(message.offset)
+        if run.outside.accesses:
+            run.outside.ask_store(message.offset)
+        if run.replies:
+            run.settle_replies(message.offset)
         if run.outbox.stalled:
             self._watch.recovered(self._commands.apply)
-        if self._stop.execute_durable_cancel(message.offset):
+        if self._state.cancel_requested is not None and self._stop.execute_durable_cancel(message.offset):
             return
-        if not run.outbox:
-            self._watch.record_stall()
-        self._rest_or_serve()
+        if run.outbox.count:
+            return
+        self._watch.record_stall()
+        if self._state.status != "running" or launch.queued or run.recorded is not None:
+            self._rest_or_serve()
 
     @on(CommitFailed)
     def commit_failed(self, message: CommitFailed) -> None:
@@ -276,11 +280,13 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     def _rest_or_serve(self) -> None:
         """Once all is durable, serve what a record says next, or stop if the run does not move by itself."""
         run = self._run
-        if not run.outbox and (run.recorded is None or not run.recorded.serve_next()):
+        if not run.outbox.count and (run.recorded is None or not run.recorded.serve_next()):
             self._maybe_rest()
 
     def _maybe_rest(self) -> None:
         state = self._state
+        if state.status == "running" and not self._launch.queued:
+            return
         if self._children is not None and self._children.are_leaving:
             return  # a run ends after its children
         if self._launch.queued and engine.resume_is_due(state, self._run.now()):
@@ -416,7 +422,8 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     def tool_answered(self, message: ToolCallSuccess) -> None:
         self._dispatcher.call_ended(message.call_id)
         self._run.complete_call(message.call_id, message.output, message.duration_ms, message.usage)
-        self._stop.call_ended()
+        if self._run.suspending is not None or self._state.cancel_requested is not None:
+            self._stop.call_ended()
 
     @on(ToolCallFailure)
     def tool_failed(self, message: ToolCallFailure) -> None:

@@ -18,17 +18,18 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from actors import Actor, ActorStopped, Ref, Restarted, Terminated, current_trace, on
+from actors import Actor, ActorStopped, Ref, Restarted, Terminated, on
 from agentflow import known_secrets
 from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import ErrorInfo, describe_exception
 from agentflow.events.deltas import DeltaHub, ProgressData, ToolProgress
-from agentflow.events.tracing import SpanContext, active
+from agentflow.events.tracing import SpanContext, work_in
 from agentflow.runtime.clock import Clock, monotonic_of
 from agentflow.runtime.messages import HANDLER_LIMIT_S, Message
 from agentflow.tools import Service, ToolContext, ToolError
+from agentflow.tools.invoke import invoke_late
 from agentflow.tools.output import progress_value
-from agentflow.tools.tool import CallReport, CallSignals, Tool
+from agentflow.tools.tool import CallReport, CallSignals, PythonTool, Tool
 
 __all__ = [
     "CallTool",
@@ -125,6 +126,7 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
         self._clock = clock
         self._work_began = call_started
         self._monotonic = monotonic_of(clock)
+        self._calls_python = type(service).call is Service.call  # no kind of service of its own
         self._callers: dict[Ref[Any], str] = {}  # that told calls, and the run of each
 
     def on_start(self) -> None:
@@ -133,13 +135,14 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
 
     @on(CallTool)
     def call(self, message: CallTool) -> None:
-        caller = None if self.ctx.asked else self.ctx.sender
+        ctx = self.ctx
+        caller = None if ctx.asked else ctx.sender
         if caller is not None and caller not in self._callers:
             self._callers[caller] = message.workflow_id
             self.ctx.watch(caller)
         try:
             self._limiter.submit(
-                partial(self._answer, message, caller),
+                partial(self._answer, message, caller, ctx.trace),
                 # A fork has the calls of its base under the same ids: the id alone would cancel those.
                 key=(message.workflow_id, message.call_id),
                 timeout=message.timeout,
@@ -183,34 +186,73 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
             if key[0] == workflow_id:
                 self._limiter.cancel(key)
 
-    async def _answer(self, message: CallTool, caller: Ref[Any] | None) -> ToolCallSuccess | ToolCallFailure:
+    async def _answer(
+        self, message: CallTool, caller: Ref[Any] | None, trace: Any
+    ) -> ToolCallSuccess | ToolCallFailure:
         """Execute the function; no error that leaves this actor holds a known secret."""
-        result = await self._execute(message, caller)
-        if isinstance(result, ToolCallFailure):
-            result = msgspec.structs.replace(result, error=known_secrets.hide_error(result.error))
-        return result
-
-    async def _execute(self, message: CallTool, caller: Ref[Any] | None) -> ToolCallSuccess | ToolCallFailure:
         self._work_began(message.workflow_id)
         began = self._monotonic()
         tool = self._service.tools.get(message.function)
         if tool is None:
-            return ToolCallFailure(
-                call_id=message.call_id,
-                duration_ms=0,
-                executed=False,
-                error=ErrorInfo(
-                    category="policy",
-                    code="tool_not_found",
-                    message=f"service {message.service} has no function {message.function} any more",
-                ),
+            error = ErrorInfo(
+                category="policy",
+                code="tool_not_found",
+                message=f"service {message.service} has no function {message.function} any more",
             )
-        trace = current_trace()
+            return self._failure(message, error, None, executed=False)
+        work_in(trace)
+        made: list[ToolContext] = []
+
+        def context() -> ToolContext:
+            if not made:
+                made.append(self._context(message, tool, caller, trace))
+            return made[0]
+
+        try:
+            if self._calls_python and isinstance(tool, PythonTool):
+                output = await invoke_late(tool, message.parameters, context)
+            else:
+                output = await self._service.call(tool, message.parameters, context())
+        except ToolError as error:
+            failed = self._failure(message, error.info, began, executed=error.executed, unknown=error.unknown)
+            return msgspec.structs.replace(failed, usage=made[0].signals.usage) if made else failed
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            if made:
+                made[0].signals.cancelled = True
+            raise
+        except BaseException as error:  # a function's own kind of exception is its own affair too
+            info = ErrorInfo(
+                category="tool",
+                code="tool_execution_failed",
+                message=f"{tool.name} raised {describe_exception(error)}",
+            )
+            return self._failure(message, info, began)
+        duration_ms = (self._monotonic() - began + 500) // 1000
+        usage = made[0].signals.usage if made else UNSET
+        return ToolCallSuccess(call_id=message.call_id, output=output, duration_ms=duration_ms, usage=usage)
+
+    def _failure(
+        self,
+        message: CallTool,
+        error: ErrorInfo,
+        began: int | None,
+        *,
+        executed: bool = True,
+        unknown: bool = False,
+    ) -> ToolCallFailure:
+        return ToolCallFailure(
+            call_id=message.call_id,
+            error=known_secrets.hide_error(error),
+            duration_ms=0 if began is None else (self._monotonic() - began + 500) // 1000,
+            executed=executed,
+            unknown=unknown,
+        )
+
+    def _context(self, message: CallTool, tool: Tool, caller: Ref[Any] | None, trace: Any) -> ToolContext:
         span = trace if isinstance(trace, SpanContext) else None
         deadline = self._clock.now() + round(message.timeout * 1e6)
-        signals = CallSignals(deadline, partial(self._show_progress, message, tool))
-        context = ToolContext(
-            signals=signals,
+        return ToolContext(
+            signals=CallSignals(deadline, partial(self._show_progress, message, tool)),
             context=message.context,
             workflow_id=message.workflow_id,
             step_id=message.step_id,
@@ -222,31 +264,6 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
             tracestate=None if span is None else span.tracestate,
             recorder=None if caller is None else partial(_record, caller, message.call_id),
         )
-        try:
-            with active(trace):
-                output = await self._service.call(tool, message.parameters, context)
-        except ToolError as error:
-            return ToolCallFailure(
-                call_id=message.call_id,
-                error=error.info,
-                duration_ms=self._since(began),
-                executed=error.executed,
-                unknown=error.unknown,
-                usage=signals.usage,
-            )
-        except (KeyboardInterrupt, asyncio.CancelledError):
-            signals.cancelled = True
-            raise
-        except BaseException as error:  # a function's own kind of exception is its own affair too
-            info = ErrorInfo(
-                category="tool",
-                code="tool_execution_failed",
-                message=f"{tool.name} raised {describe_exception(error)}",
-            )
-            return ToolCallFailure(call_id=message.call_id, error=info, duration_ms=self._since(began))
-        return ToolCallSuccess(
-            call_id=message.call_id, output=output, duration_ms=self._since(began), usage=signals.usage
-        )
 
     def _show_progress(self, message: CallTool, tool: Tool, index: int, value: Any) -> None:
         """Show progress of a call, from any thread. That of a sensitive function is kept to itself."""
@@ -257,10 +274,6 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
         progress = ToolProgress(workflow_id=message.workflow_id, step=message.step_id, data=data)
         with suppress(RuntimeError):  # the loop is closed, and with it all readers
             self._loop.call_soon_threadsafe(self._deltas.show_progress, progress)
-
-    def _since(self, began: int) -> int:
-        """Return the milliseconds since a monotonic time."""
-        return (self._monotonic() - began + 500) // 1000
 
 
 async def _record(caller: Ref[Any], call_id: str, report: CallReport) -> str | None:

@@ -12,6 +12,7 @@ import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
+from types import AsyncGeneratorType, CoroutineType
 from typing import Any
 
 import msgspec
@@ -21,10 +22,10 @@ from agentflow.definition.type_errors import explain
 from agentflow.forked_child import end_forked_child
 from agentflow.threads import in_thread
 from agentflow.tools.annotations import Misfit, decode_other
-from agentflow.tools.output import breaches, checked_output
+from agentflow.tools.output import breaches, checked_output, plain_output
 from agentflow.tools.tool import PythonTool, ToolContext, ToolError
 
-__all__ = ["invoke", "run_function"]
+__all__ = ["invoke", "invoke_late", "run_function"]
 
 _MAX_MESSAGE = 2_000
 # Beyond this a float has no fraction to lose, and may stand for many integers.
@@ -33,7 +34,13 @@ _PLAIN = frozenset({dict, list, str, int, float, bool, type(None)})
 
 
 async def invoke(tool: PythonTool, arguments: dict[str, Any], ctx: ToolContext) -> Any:
-    """Call the function and give its result as JSON-able builtins.
+    """Call the function and give its result as JSON-able builtins. Raises as `invoke_late` does."""
+    return await invoke_late(tool, arguments, lambda: ctx)
+
+
+async def invoke_late(tool: PythonTool, arguments: dict[str, Any], ctx: Callable[[], ToolContext]) -> Any:
+    """Call the function and give its result as JSON-able builtins. `ctx` is called when the context of the
+    call is needed: by a function that takes it, or tells of progress.
 
     Raises ToolError: `invalid_tool_input` (not called), `tool_execution_failed` (it raised),
     `invalid_tool_output` (no JSON, over `max_output_bytes`, or in breach of `output_schema`). Raises
@@ -41,9 +48,15 @@ async def invoke(tool: PythonTool, arguments: dict[str, Any], ctx: ToolContext) 
     """
     values = _convert(tool, arguments)
     if tool.accepts_ctx:
-        values["ctx"] = ctx
+        values["ctx"] = ctx()
     call = partial(tool.call, **values)
-    result = await run_function(call, tool.name, is_async=tool.is_async, progress=ctx.progress)
+
+    def progress(value: Any) -> None:
+        ctx().progress(value)
+
+    result = await run_function(call, tool.name, is_async=tool.is_async, progress=progress)
+    if tool.output_schema is None and not tool.sensitive:
+        return plain_output(tool, result)
     return await checked_output(tool, result)
 
 
@@ -53,41 +66,36 @@ async def run_function(
     """Return what a function of the user returns: on the loop if it is asynchronous, else in a thread.
 
     A generator tells `progress` with what it yields; its result is what it returns, else the last that it
-    yielded.
+    yielded. A child that the function forks, and that comes back from it, ends here.
 
     Raises ToolError (`tool_execution_failed`) for all that it raises; CancelledError only when the caller
     itself is cancelled.
     """
-    try:
-        return await _run(call, name, is_async, progress)
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        raise _failed(f"{name} cancelled itself") from None
-    except ToolError:
-        raise
-    except (Exception, SystemExit) as error:
-        # TimeoutError too: the function's own is not to be taken for the caller's.
-        raise _failed(_told(name, error)) from error
-
-
-async def _run(
-    call: Callable[[], Any], name: str, is_async: bool, progress: Callable[[Any], None] | None
-) -> Any:
-    """Return what the function returns. A child that it forks, and that comes back from it, ends here."""
     process = os.getpid()
     try:
-        made = call if progress is None else partial(_last_of, call, progress)
-        result = call() if is_async else await in_thread(made, f"agentflow tool {name}")
-        if result.__class__ not in _PLAIN and inspect.isawaitable(result):  # also of a function around one
-            result = await result
-        if progress is not None and inspect.isasyncgen(result):
-            made_async: Any = result
-            result = await _last_of_async(made_async, progress)
+        if is_async:
+            result = call()
+        else:
+            made = call if progress is None else partial(_last_of, call, progress)
+            result = await in_thread(made, f"agentflow tool {name}")
+        if result.__class__ not in _PLAIN:
+            # Also of a function around one.
+            if result.__class__ is CoroutineType or inspect.isawaitable(result):
+                result = await result
+            if progress is not None and result.__class__ is AsyncGeneratorType:
+                made_async: Any = result
+                result = await _last_of_async(made_async, progress)
     except BaseException as error:
         if os.getpid() != process:
             end_forked_child(error)
+        if isinstance(error, asyncio.CancelledError):
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise _failed(f"{name} cancelled itself") from None
+        if isinstance(error, Exception | SystemExit) and not isinstance(error, ToolError):
+            # TimeoutError too: the function's own is not to be taken for the caller's.
+            raise _failed(_told(name, error)) from error
         raise
     if os.getpid() != process:
         end_forked_child(None)
@@ -146,8 +154,10 @@ def _convert(tool: PythonTool, arguments: dict[str, Any]) -> dict[str, Any]:
         raise ToolError.of(
             "invalid_input", "invalid_tool_input", message, executed=False, details=details
         ) from None
-    given = ((name, getattr(converted, name)) for name in tool.arguments.__struct_fields__)
-    return {name: value for name, value in given if value is not msgspec.UNSET}
+    given = msgspec.structs.asdict(converted)
+    if tool.arguments.__struct_defaults__:
+        return {name: value for name, value in given.items() if value is not msgspec.UNSET}
+    return given
 
 
 def _decoded(arguments: Any, tool: PythonTool) -> Any:

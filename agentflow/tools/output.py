@@ -17,7 +17,7 @@ from agentflow.json_numbers import costly_numbers
 from agentflow.tools.media import media_block
 from agentflow.tools.tool import Tool, ToolError
 
-__all__ = ["Unwritable", "breaches", "checked_output", "progress_value", "to_json"]
+__all__ = ["Unwritable", "breaches", "checked_output", "plain_output", "progress_value", "to_json"]
 
 
 _BINARY = (bytes, bytearray, memoryview)
@@ -31,6 +31,21 @@ async def checked_output(tool: Tool, result: Any) -> Any:
     Raises ToolError (`invalid_tool_output`): no JSON, over `max_output_bytes`, or in breach of
     `output_schema`.
     """
+    value = plain_output(tool, result)
+    if tool.output_schema is not None:
+        from agentflow.judge import judge_aside
+
+        await judge_aside(tool.output_schema, value)
+        details = breaches(tool.output_schema, value)
+        if details is not None:
+            message = f"the result of {tool.name} does not satisfy its schema"
+            raise ToolError.of("tool", "invalid_tool_output", message, details=details)
+    return redact(known_secrets.hide(value)) if tool.sensitive else value
+
+
+def plain_output(tool: Tool, result: Any) -> Any:
+    """Return the result of a function as `checked_output` does, of one that has no `output_schema` and is not
+    sensitive."""
     if isinstance(result, _BINARY):
         result = media_block(bytes(cast("bytes", result)))
     try:
@@ -42,15 +57,7 @@ async def checked_output(tool: Tool, result: Any) -> Any:
     if size > tool.max_output_bytes:
         message = f"the result of {tool.name} has {size:,} bytes, the limit is {tool.max_output_bytes:,}"
         raise ToolError.of("tool", "invalid_tool_output", message)
-    if tool.output_schema is not None:
-        from agentflow.judge import judge_aside
-
-        await judge_aside(tool.output_schema, value)
-        details = breaches(tool.output_schema, value)
-        if details is not None:
-            message = f"the result of {tool.name} does not satisfy its schema"
-            raise ToolError.of("tool", "invalid_tool_output", message, details=details)
-    return redact(known_secrets.hide(value)) if tool.sensitive else value
+    return value
 
 
 _MAX_PROGRESS = 64 * 1024

@@ -28,14 +28,16 @@ def compile_path(node: Path, source: str, compile_node: Compile) -> Evaluate:
             break
         names.append(segment.name)
     base = node.base
+    segments = node.segments[len(names) :]
+    if not segments and isinstance(base, str):
+        return _whole_path(base, tuple(names), node, source)
     start = (
         _from_root(base, tuple(names))
         if isinstance(base, str)
         else _from_value(compile_node(base, source), names)
     )
-    segments = node.segments[len(names) :]
     if not segments:
-        return _metered(start, node, source) if isinstance(base, str) else start
+        return start
     stars = [position for position, segment in enumerate(segments) if isinstance(segment, Star)]
     single = [_read(segment, source, compile_node) for segment in segments[: stars[0] if stars else None]]
     if not stars:
@@ -72,18 +74,21 @@ def _metered(read: Evaluate, node: Path, source: str) -> Evaluate:
     def metered(run: Run) -> Any:
         value = read(run)
         if run.room is not None:
-            try:
-                run.read(value)
-            except Fault as fault:
-                raise located(fault, node.offset, source) from None
+            _count(run, value, node, source)
         return value
 
     return metered
 
 
-def _from_root(root: str, names: tuple[str, ...]) -> Evaluate:
-    """Return the closure of a root with members only, which nearly every path is."""
+def _count(run: Run, value: Any, node: Path, source: str) -> None:
+    """Count a value that was read, if the evaluation counts what it reads."""
+    try:
+        run.read(value)
+    except Fault as fault:
+        raise located(fault, node.offset, source) from None
 
+
+def _from_root(root: str, names: tuple[str, ...]) -> Evaluate:
     def from_root(run: Run) -> Any:
         value = run.scope.get(root)
         for name in names:
@@ -91,6 +96,20 @@ def _from_root(root: str, names: tuple[str, ...]) -> Evaluate:
         return value  # pyright: ignore[reportUnknownVariableType]
 
     return from_root
+
+
+def _whole_path(root: str, names: tuple[str, ...], node: Path, source: str) -> Evaluate:
+    """Return the closure of a root with members only, which nearly every path is."""
+
+    def whole_path(run: Run) -> Any:
+        value = run.scope.get(root)
+        for name in names:
+            value = value.get(name) if type(value) is dict else _member(value, name)  # pyright: ignore
+        if run.room is not None:
+            _count(run, value, node, source)
+        return value  # pyright: ignore[reportUnknownVariableType]
+
+    return whole_path
 
 
 def _from_value(base: Evaluate, names: list[str]) -> Evaluate:

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 from agentflow.definition.expressions.errors import EvaluationError, ExpressionError, Fault
 from agentflow.definition.expressions.expression import MAX_OPERATIONS, Expression, find_closing, parse
 from agentflow.definition.expressions.run import Run, StatusView
-from agentflow.definition.expressions.values import MAX_RESULT, bounded_text, check_size
+from agentflow.definition.expressions.values import MAX_RESULT, SMALL_INT, bounded_text, check_size
 
 __all__ = ["Placed", "Template", "compile_template", "escape_braces"]
 
@@ -25,31 +25,33 @@ Placed = tuple[str, int, Expression]
 # operations and 16 MiB, which is also the size of the largest event.
 _SHARE: Final = 16
 _MAX_DEPTH: Final = 128
+_INT_SIZE: Final = 32  # bytes that no small integer has
 _MAX_ERRORS: Final = 200  # as many as a document reports
 _SPACES: Final = " \t\r\n"
 _LITERAL_BRACES: Final = "${{ '{{' }}"
 
 
-class _Budget:
-    """What is left for one evaluation of one template."""
+class _Budget(Run):
+    """What is left for one evaluation of one template; the meter of one expression of it at a time."""
 
-    __slots__ = ("operations", "scope", "size", "status")
+    __slots__ = ("operations", "size")
 
     def __init__(self, scope: Mapping[str, Any], status: StatusView | None) -> None:
         self.scope = scope
         self.status = status
+        self.room = None
+        self.left = 0
         self.operations = MAX_OPERATIONS * _SHARE
         self.size = MAX_RESULT * _SHARE
 
     def evaluate(self, path: str, expression: Expression) -> Any:
-        before = self.operations if self.operations < MAX_OPERATIONS else MAX_OPERATIONS
-        run = Run(self.scope, self.status, before)
+        before = self.left = self.operations if self.operations < MAX_OPERATIONS else MAX_OPERATIONS
         try:
-            value = expression.evaluate_within(run)
+            value = expression.evaluate_within(self)
         except EvaluationError as error:
             error.path = path
             raise
-        self.operations -= before - run.left
+        self.operations -= before - self.left
         return value
 
     def take(self, size: int) -> None:
@@ -220,6 +222,9 @@ def _array(array: list[Any], elements: dict[int, Build]) -> Build:
 def _value_of(expression: Expression, path: str) -> Build:
     def build(budget: _Budget) -> Any:
         value = budget.evaluate(path, expression)
+        if value.__class__ is int and -SMALL_INT < value < SMALL_INT and budget.size > _INT_SIZE:
+            budget.size -= len(str(value))
+            return value
         try:
             budget.take(check_size(value))
         except Fault as fault:

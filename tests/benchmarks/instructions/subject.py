@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from actors.kernel import scheduler
 from agentflow import Runtime, Service
 from agentflow.models import ModelRequest
 from agentflow.testing import ScriptedModel
@@ -24,6 +25,7 @@ from tests.benchmarks.instructions.graphs import FUNCTIONS, SHAPES, Work
 from tests.golden.adapter import compile_graph, drive, summary
 
 CPU_ROUNDS = 5
+VALGRIND_SLOWER = 50
 
 
 def answer(request: ModelRequest) -> dict[str, int]:
@@ -65,6 +67,8 @@ async def measure(case: str, runtime: Runtime, count: Callable[[], int], rounds:
 async def main(counter: str, cases: list[str]) -> None:
     """Measure the cases, one after another."""
     logging.disable(logging.WARNING)  # the watchdog of slow handlers, of which valgrind makes many
+    if counter == "valgrind":
+        scheduler.SLICE *= VALGRIND_SLOWER  # as much work in a slice as without it
     count = open_counter(counter)
     service = Service.of("bench", *FUNCTIONS, max_concurrency=100)
     async with Runtime(services=[service], models=[ScriptedModel(answer)]) as runtime:

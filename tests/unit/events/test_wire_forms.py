@@ -126,7 +126,7 @@ def test_a_batch_that_is_sent_again_has_the_same_spans_until_it_is_acknowledged(
     assert taken[1] == taken[3]
     assert taken[1].parent_span_id == taken[0].span_id
     tracer.acknowledge(1)
-    assert tracer.take_batch(1, [ended]) == [None]
+    assert tracer.take_batch(1, [ended]).spans() == [None]
 
 
 def test_a_custom_event_is_the_callers_object_alone():
