@@ -158,7 +158,8 @@ class AllStream(Stream):
         times: tuple[int | None, int | None],
     ) -> None:
         super().__init__(streams, plan, {})
-        self._cursor, self._skip = place
+        self._cursor: str | None = place[0]
+        self._skip: int = place[1]
         self._types = types
         self._since, self._until = times
         self._reported: set[str] = set()
