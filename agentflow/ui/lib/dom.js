@@ -139,18 +139,27 @@ export function debounced(action, delay, signal) {
 }
 
 /**
- * Call `action` at the next frame, once for all requests before it.
+ * Call `action` at the next frame, once for all requests before it. One that takes long is called less often, so
+ * that most of the time is left for everything else.
  * @param {() => void} action
  * @param {AbortSignal} signal
  */
 export function perFrame(action, signal) {
   let asked = false;
+  let rest = 0;
+  const run = () => {
+    asked = false;
+    if (signal.aborted) return;
+    const began = performance.now();
+    action();
+    const took = performance.now() - began;
+    rest = took > 4 ? began + took * 5 : 0;
+  };
   return () => {
     if (asked || signal.aborted) return;
     asked = true;
-    requestAnimationFrame(() => {
-      asked = false;
-      if (!signal.aborted) action();
-    });
+    const wait = rest - performance.now();
+    if (wait > 0) setTimeout(() => requestAnimationFrame(run), wait);
+    else requestAnimationFrame(run);
   };
 }

@@ -424,10 +424,13 @@ function close(span, fact, state) {
  * The fold of the events up to and with an offset.
  * @param {Fact[]} facts
  * @param {number} offset
+ * @param {RunFold} [before] of fewer events; it goes on with the rest
  */
-export function foldTo(facts, offset) {
-  const fold = new RunFold();
-  for (const fact of facts) {
+export function foldTo(facts, offset, before) {
+  const fold = before && before.offset <= offset ? before : new RunFold();
+  const first = facts[0]?.offset ?? 0;
+  for (let at = fold.offset < first ? 0 : fold.offset + 1 - first; at < facts.length; at++) {
+    const fact = /** @type {Fact} */ (facts[at]);
     if (fact.offset > offset) break;
     fold.take(fact);
   }

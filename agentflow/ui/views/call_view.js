@@ -10,9 +10,9 @@ import { errorView, facts, problemView } from "../lib/parts.js";
 /**
  * @param {string} id
  * @param {string} callId
- * @param {{state: string, streamed: Map<string, string>, signal: AbortSignal}} options
+ * @param {{state: string, streamed: Map<string, string>, signal: AbortSignal, alone?: boolean}} options
  */
-export function callView(id, callId, { state, streamed, signal }) {
+export function callView(id, callId, { state, streamed, signal, alone }) {
   const holder = h("div", { class: "call" }, h("p", { class: "muted" }, "loading…"));
   get(`${runPath(id)}/calls/${encodeURIComponent(callId)}`, { signal })
     .then((call) => fill(holder, content(call)))
@@ -71,7 +71,7 @@ export function callView(id, callId, { state, streamed, signal }) {
           : call.partial
             ? jsonView(call.partial, { label: "what had arrived" })
             : h("p", { class: "muted" }, "No answer."),
-      h("a", { class: "button small", href: `#/runs/${encodeURIComponent(id)}/calls/${encodeURIComponent(callId)}` }, "Open alone"),
+      alone ? null : h("p", null, h("a", { class: "button small", href: `#/runs/${encodeURIComponent(id)}/calls/${encodeURIComponent(callId)}` }, "Open alone")),
     ];
   }
 
