@@ -50,7 +50,7 @@ function part(name, value, open) {
   if (value === null || typeof value !== "object") {
     return h("div", { class: "json-leaf" }, key, scalar(value));
   }
-  if (typeof value.$blob === "string" && Object.keys(value).length <= 3) {
+  if (isStored(value)) {
     return h("div", { class: "json-leaf" }, key, blob(value));
   }
   const members = /** @type {[string, any][]} */ (
@@ -90,6 +90,27 @@ function scalar(value) {
 }
 
 /**
+ * Return whether a value is the name of one that the log keeps beside its events.
+ * @param {any} value
+ */
+const isStored = (value) => value !== null && typeof value === "object" && typeof value.$blob === "string" && Object.keys(value).length <= 3;
+
+/**
+ * Return a value; one that the log keeps beside its events is loaded.
+ * @param {any} value
+ * @returns {Promise<any>}
+ */
+export async function loaded(value) {
+  if (!isStored(value)) return value;
+  const text = await get(`/blobs/${encodeURIComponent(value.$blob)}`, { as: "text" });
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
+}
+
+/**
  * A value that the log keeps beside its events: loaded when it is opened.
  * @param {any} reference
  */
@@ -99,14 +120,7 @@ function blob(reference) {
   const load = async () => {
     fill(holder, "loading…");
     try {
-      const text = await get(`/blobs/${encodeURIComponent(reference.$blob)}`, { as: "text" });
-      let value = text;
-      try {
-        value = JSON.parse(text);
-      } catch {
-        // it is a text
-      }
-      fill(holder, jsonView(value, { open: 1, label: "stored value" }));
+      fill(holder, jsonView(await loaded(reference), { open: 1, label: "stored value" }));
     } catch (error) {
       fill(holder, String(error), button("Try again", () => void load()));
     }

@@ -2,7 +2,7 @@
 
 import { get, runPath } from "../lib/api.js";
 import { button, fill, h } from "../lib/dom.js";
-import { diffLines } from "../lib/diff.js";
+import { diffLines, stableText } from "../lib/diff.js";
 import { count, duration, money } from "../lib/format.js";
 import { jsonView } from "../lib/json.js";
 import { errorView, facts, problemView } from "../lib/parts.js";
@@ -94,7 +94,7 @@ export function callView(id, callId, { state, streamed, signal, alone }) {
 /** @param {any[]} messages */
 function transcript(messages) {
   return messages
-    .map((message) => [`[${message.role}]`, message.content, ...(message.tool_calls ?? []).map((/** @type {any} */ call) => `→ ${call.name}(${call.arguments})`)].filter(Boolean).join("\n"))
+    .map((message) => [`[${message.role}]`, message.content && stableText(message.content), ...(message.tool_calls ?? []).map((/** @type {any} */ call) => `→ ${call.name}(${stableText(call.arguments)})`)].filter(Boolean).join("\n"))
     .join("\n\n");
 }
 

@@ -194,9 +194,35 @@ export async function show(context) {
   // -- graph, timeline, log
 
   const graph = layout ? new GraphView(layout, (step) => select(step === null ? { kind: "run" } : { kind: "step", step })) : null;
-  const timeline = new Timeline((span) => {
-    select(span.kind === "step" ? { kind: "step", step: span.step, span: span.id } : { kind: "call", id: span.id });
-  });
+  /** @type {Map<string, RunFold>} of the runs that steps of this one began, as they are opened */
+  const begun = new Map();
+  const timeline = new Timeline((span, run) => {
+    /** @type {Selection} */
+    const chosen = span.kind === "step" ? { kind: "step", step: span.step, span: span.id } : { kind: "call", id: span.id };
+    if (run === null) select(chosen);
+    else location.hash = `#/runs/${encodeURIComponent(run)}?select=${encodeURIComponent(write(chosen))}`;
+  }, foldOf);
+
+  /** @param {string} run */
+  function foldOf(run) {
+    const known = begun.get(run);
+    if (known) return known;
+    const made = new RunFold();
+    begun.set(run, made);
+    const tick = perFrame(() => timeline.tick(), signal);
+    void follow(`${runPath(run)}/events`, {
+      signal,
+      query: () => (made.ended ? null : { after: made.offset }),
+      onLines: (batch) => {
+        for (const line of batch) {
+          const event = JSON.parse(line);
+          if (event.offset !== undefined) made.take(factOf(event));
+        }
+        tick();
+      },
+    });
+    return made;
+  }
 
   /** @type {number[] | null} places in `facts` that the filter leaves; null: all */
   let filtered = null;
@@ -323,16 +349,18 @@ export async function show(context) {
 
   /** What the inspector says, in short: it is made anew when this changes, so that what people opened stays open. */
   function inspectedKey() {
+    if (selection.kind === "event") return JSON.stringify([selection, facts.length > indexOfFact(selection.offset)]);
     const step = selection.kind === "step" ? selection : null;
     const spans = step ? (shownFold.steps.get(step.step) ?? []) : [];
     const span = selection.kind === "call" ? shownFold.calls.get(selection.id) : (spans.find((one) => one.id === step?.span) ?? spans[spans.length - 1]);
     const child = span?.children[span.children.length - 1];
+    const shown = [selection, facts.length > 0, spans.length, span && [span.id, span.state, span.attempts.length, span.waits.length, span.children.length], child?.state];
+    if (selection.kind === "call") return JSON.stringify(shown);
+    const { state, pause, output, error, provisional, last_offset } = record;
     return JSON.stringify([
-      selection, at, Boolean(record.provisional), record.state, record.pause, record.output !== null, record.error?.code, facts.length > 0, [...shownFold.requests.keys()],
-      spans.length, span && [span.id, span.state, span.attempts.length, span.waits.length, span.children.length], child?.state,
-      selection.kind === "run" && inspectedTab === "usage" ? [shownFold.usage, record.budget] : null,
-      selection.kind === "run" && inspectedTab === "state" && at === null ? record.last_offset : null,
-      selection.kind === "event" ? facts.length > indexOfFact(selection.offset) : null,
+      shown, at, Boolean(provisional), state, pause, output !== null, error?.code, [...shownFold.requests.keys()],
+      !step && inspectedTab === "usage" ? [shownFold.usage, record.budget] : null,
+      !step && inspectedTab === "state" && at === null ? last_offset : null,
     ]);
   }
 
@@ -419,7 +447,7 @@ export async function show(context) {
       drawInspector();
     }
   }
-  let begun = true;
+  let first = true;
   void follow(`${runPath(id)}/events`, {
     signal,
     query: () => {
@@ -432,8 +460,8 @@ export async function show(context) {
       live.textContent = now === "live" ? TEXTS.live : now === "ended" ? TEXTS.ended : TEXTS.reconnecting;
       if (now === "ended" && problem) fill(notice, problemView(problem));
       if (now === "live") streamed.clear(); // what was written so far comes again
-      if (now === "live" && !begun) refreshSoon();
-      begun = false;
+      if (now === "live" && !first) refreshSoon();
+      first = false;
     },
     onLines: async (batch) => {
       let since = performance.now();

@@ -3,6 +3,7 @@
 import { get, post, runPath } from "../lib/api.js";
 import { h } from "../lib/dom.js";
 import { formOf, jsonField } from "../lib/form.js";
+import { loaded } from "../lib/json.js";
 import { ask } from "../lib/parts.js";
 
 /** @param {string} label @param {HTMLElement} control */
@@ -48,8 +49,9 @@ export function askCancel(id) {
  * @param {any} record
  * @param {{offset: number | null, step: string | null, input: any}} from
  */
-export async function askFork(record, { offset, step, input }) {
+export async function askFork(record, { offset, step, input: given }) {
   const id = record.workflow_id;
+  const input = await loaded(given);
   const steps = Object.keys(record.steps);
   const failed = Object.values(record.steps).some((/** @type {any} */ one) => one.state === "failed");
   const from = h(
@@ -91,8 +93,8 @@ export async function askFork(record, { offset, step, input }) {
       const edits = {};
       const value = fields.value();
       if (value !== undefined && JSON.stringify(value) !== JSON.stringify(input)) edits["input"] = value;
-      const given = outputs.value();
-      if (given !== undefined) edits["outputs"] = given;
+      const changed = outputs.value();
+      if (changed !== undefined) edits["outputs"] = changed;
       /** @type {Record<string, any>} */
       const body = Object.keys(edits).length ? { edits } : {};
       if (from.value === "begin") body["offset"] = 0;
