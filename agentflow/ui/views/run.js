@@ -412,14 +412,14 @@ export async function show(context) {
       h("section", { class: "pane pane-inspector", "aria-label": "Selection" }, inspected),
     ),
   );
-  root.addEventListener("keydown", (event) => {
-    if (/** @type {HTMLElement} */ (event.target).matches("input, textarea, select")) return;
+  document.addEventListener("keydown", (event) => {
+    if (/** @type {HTMLElement} */ (event.target).matches("input, textarea, select") || document.querySelector("dialog[open]")) return;
     if (event.key === ",") stepBy(-1);
     else if (event.key === ".") stepBy(1);
     else if (event.key === "Home") scrub(0);
     else if (event.key === "End") scrub(null);
     else if (event.key === "Escape") select({ kind: "run" });
-  });
+  }, { signal });
   root.tabIndex = -1;
   root.classList.toggle("past", at !== null);
   if (find.value) refilter();

@@ -84,7 +84,10 @@ export async function askFork(record, { offset, step, input: given }) {
     content: [
       h("p", null, "A new run goes on from there. What was recorded before is kept and not paid for again; this run stays as it is."),
       field("From", from),
-      h("details", null, h("summary", null, "Edit the input"), fields.element),
+      h("details", { ontoggle: (/** @type {Event} */ event) => {
+        // Steps that have begun had the old input.
+        if (/** @type {HTMLDetailsElement} */ (event.target).open) from.value = "begin";
+      } }, h("summary", null, "Edit the input"), h("p", { class: "hint" }, "With another input the new run begins anew."), fields.element),
       h("details", null, h("summary", null, "Edit results"), outputs.element),
     ],
     action: "Fork",
