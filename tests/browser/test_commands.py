@@ -83,7 +83,9 @@ async def test_ui_starts_a_daemon_and_forwards_to_its_socket(browser, sandbox):
             assert (await page.context.cookies())[0]["name"] == f"agentflow_session_{base.rpartition(':')[2]}"
             status, run = await page.evaluate(SUBMIT, ASKED)
             assert status == 201
-            await expect(page.locator(f'[data-id="{run}"]')).to_contain_text("waiting")  # it came by the stream
+            await expect(page.locator(f'[data-id="{run}"]')).to_contain_text(
+                "waiting"
+            )  # it came by the stream
             await page.goto(f"{base}/ui/#/runs/{run}")
             await page.get_by_role("button", name="Approve").click()
             await expect(page.locator(".run-title .badge")).to_have_attribute("data-state", "completed")
@@ -123,7 +125,9 @@ async def test_a_store_and_a_file_are_looked_at_without_a_daemon(browser, sandbo
             await page.goto(link)
             await page.locator(f'[data-id="{run}"] a').click()
             await expect(page.locator('.node[data-step="greet"]')).to_have_attribute("data-state", "waiting")
-            await expect(page.get_by_role("button", name="Approve")).to_have_attribute("aria-disabled", "true")
+            await expect(page.get_by_role("button", name="Approve")).to_have_attribute(
+                "aria-disabled", "true"
+            )
             status, _ = await page.evaluate(SUBMIT, ASKED)
             assert status == 403
     assert sandbox.database.read_bytes() == before
