@@ -120,16 +120,14 @@ async def test_a_store_and_a_file_are_looked_at_without_a_daemon(browser, sandbo
     made = await asyncio.to_thread(sandbox.call, "run", "asked.yaml", "-i", "name=Ada", "--id", run)
     assert made.returncode == 9, made.stderr  # it waits for a person
     before = sandbox.database.read_bytes()
-    async with running(sandbox, "ui", "--no-browser", "--store", f"sqlite:{sandbox.database}") as link:
-        async with opened(browser) as (page, _):
-            await page.goto(link)
-            await page.locator(f'[data-id="{run}"] a').click()
-            await expect(page.locator('.node[data-step="greet"]')).to_have_attribute("data-state", "waiting")
-            await expect(page.get_by_role("button", name="Approve")).to_have_attribute(
-                "aria-disabled", "true"
-            )
-            status, _ = await page.evaluate(SUBMIT, ASKED)
-            assert status == 403
+    looking = running(sandbox, "ui", "--no-browser", "--store", f"sqlite:{sandbox.database}")
+    async with looking as link, opened(browser) as (page, _):
+        await page.goto(link)
+        await page.locator(f'[data-id="{run}"] a').click()
+        await expect(page.locator('.node[data-step="greet"]')).to_have_attribute("data-state", "waiting")
+        await expect(page.get_by_role("button", name="Approve")).to_have_attribute("aria-disabled", "true")
+        status, _ = await page.evaluate(SUBMIT, ASKED)
+        assert status == 403
     assert sandbox.database.read_bytes() == before
     exported = await asyncio.to_thread(sandbox.call, "log", run)
     sandbox.write("run.ndjson", exported.stdout)

@@ -1,5 +1,4 @@
-"""The API and the page inside an application of Starlette or FastAPI: under a prefix, closed unless it says who
-may."""
+"""The API and the page inside an application of users: under a prefix, closed unless it says who may."""
 
 from __future__ import annotations
 
