@@ -9,6 +9,7 @@ from playwright.async_api import expect
 
 from tests.browser.kit import opened
 from tests.browser.test_views import address, start
+from tests.integration.pipeline.support import done, model_of, normalized, plan, step
 from tests.integration.support.runs import Desk
 from tests.integration.test_child_runs import does, parent, whole
 from tests.integration.test_server_deltas import Pen, Typist
@@ -163,3 +164,53 @@ async def test_what_was_opened_stays_open_while_the_run_goes_on(browser, served,
         await expect(page.locator(".run-title .badge")).to_have_attribute("data-state", "waiting")
         await expect(page.locator(".log-row").last).to_contain_text("workflow.waiting")
         await expect(page.locator(".inspector .json-leaf").first).to_be_hidden()
+
+
+async def test_the_plan_of_a_request_is_reviewed_edited_and_executed(browser, tmp_path, monkeypatch):
+    monkeypatch.setenv("AGENTFLOW_MODEL", "scripted:m")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    proposed = plan(step("fetch", title="<b>Fetch</b>"), step("sum", "fetch"), risks=["It may be slow."])
+    writer = model_of(
+        [proposed] * 2, lambda step_id, request: done(step_id), normal=[normalized(), normalized()]
+    )
+    async with (
+        serving(tmp_path, model=writer) as served,
+        served.client() as client,
+        served.http() as http,
+        opened(browser) as (page, _),
+    ):
+        runs = [(await client.request("workflow: x", review=True)).run.workflow_id for _ in range(2)]
+        for run in runs:
+            await client.rest(run)
+        await page.goto(address(served, f"#/runs/{runs[0]}"))
+        card = page.locator(".request")
+        await expect(card).to_contain_text("Review a plan")
+        await expect(card.locator("tbody tr")).to_contain_text(["<b>Fetch</b>", "do sum"])
+        await expect(card).to_contain_text("It may be slow.")
+        # An edit is checked before anything is stored.
+        await card.get_by_role("button", name="Edit").click()
+        editor = page.get_by_role("dialog").get_by_label("Plan")
+        await editor.fill(json.dumps(plan(step("fetch", "fetch"))))
+        await page.get_by_role("button", name="Store the plan").click()
+        await expect(page.get_by_role("dialog").locator(".problem")).to_contain_text("E_PLAN_CYCLE")
+        await editor.fill(json.dumps(plan(step("sum"))))
+        await page.get_by_role("button", name="Store the plan").click()
+        await expect(card.locator("tbody tr")).to_have_count(1)
+        await card.get_by_text("What you changed").click()
+        await expect(card.locator(".diff-removed").first).to_be_visible()
+        # Somebody else changes it meanwhile: what was seen is not what would be executed.
+        other = {"plan": plan(step("other"))}
+        assert (await http.put(f"/workflows/{runs[0]}/plan", json=other)).status_code == 200
+        await card.get_by_role("button", name="Execute").click()
+        await expect(card.locator(".problem")).to_contain_text("digest_mismatch")
+        await card.get_by_role("button", name="Load it again").click()
+        await expect(card.locator("tbody tr")).to_contain_text(["do other"])
+        await card.get_by_role("button", name="Execute").click()
+        await expect(page.locator(".run-title .badge")).to_have_attribute("data-state", "completed")
+        assert [one["step_id"] for one in (await client.final(runs[0]))["steps"]] == ["other"]
+        await page.goto(address(served, "#/inbox"))
+        await expect(card).to_contain_text("Review a plan")
+        await card.get_by_label("Reason").fill("too dear")
+        await card.get_by_role("button", name="Reject").click()
+        await expect(page.locator(".empty")).to_contain_text("Nothing waits")
+        assert (await client.record(runs[1])).state == "cancelled"

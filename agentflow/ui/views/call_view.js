@@ -1,7 +1,7 @@
 // A model call: what was sent, what came back, as it comes, and what is new since the turn before.
 
 import { get, runPath } from "../lib/api.js";
-import { button, fill, h } from "../lib/dom.js";
+import { button, fill, h, visible } from "../lib/dom.js";
 import { diffLines, stableText } from "../lib/diff.js";
 import { count, duration, money } from "../lib/format.js";
 import { jsonView } from "../lib/json.js";
@@ -108,7 +108,7 @@ export function diffView(before, after) {
   return h(
     "pre",
     { class: "diff", tabindex: "0", "aria-label": "Changes" },
-    lines.map((line) => h("span", { class: `diff-${line.kind}` }, `${signs[line.kind]} ${line.text}\n`)),
+    lines.map((line) => h("span", { class: `diff-${line.kind}` }, visible(`${signs[line.kind]} ${line.text}\n`))),
   );
 }
 
