@@ -365,6 +365,7 @@ export async function show(context) {
   }
 
   const inspectSoon = debounced(() => drawInspector(), 200, signal);
+  let drawnEmpty = true;
   let drawnFor = "";
   let drawnKey = "";
   function drawInspector() {
@@ -376,6 +377,7 @@ export async function show(context) {
     if (focused && key === drawnFor && /** @type {HTMLElement} */ (document.activeElement).matches("input, textarea, select")) return;
     drawnFor = key;
     drawnKey = content;
+    drawnEmpty = facts.length === 0;
     fill(inspected, inspector({ id, record, selection, fold: shownFold, facts, lines, at, session, signal, streamed, tab: inspectedTab, select, scrub, refresh, onTab: (tab) => {
       inspectedTab = tab;
       setQuery({ tab });
@@ -486,7 +488,8 @@ export async function show(context) {
       }
       if (filtered) void scan();
       redraw();
-      inspectSoon();
+      if (drawnEmpty) drawInspector();
+      else inspectSoon();
     },
   });
 
