@@ -113,6 +113,12 @@ async def test_ui_of_a_daemon_with_a_port_prints_a_link_to_it(browser, sandbox):
             await page.goto(made.stdout.strip())
             await expect(page.get_by_role("heading", name="Runs")).to_be_visible()
             assert "code" not in page.url
+            # Is the machine well? What a daemon measures, in words.
+            assert (await page.evaluate(SUBMIT, ASKED))[0] == 201
+            await page.goto(f"{base}/ui/#/system")
+            for name, value in (("Commit, mean", r"\d ms"), ("Dead letters", r"\d"), ("Streams", r"\d")):
+                await expect(page.locator(".number-box", has_text=name)).to_contain_text(re.compile(value))
+            await expect(page.get_by_role("heading", name="Mailboxes")).to_be_visible()
 
 
 async def test_a_store_and_a_file_are_looked_at_without_a_daemon(browser, sandbox):

@@ -256,7 +256,7 @@ async def test_a_page_of_another_origin_reads_and_changes_nothing(browser, guard
             await page.get_by_label("Token").fill(secrets["boss"])
             await page.get_by_role("button", name="Sign in").click()
             await expect(page.locator(f'[data-id="{run}"]')).to_be_visible()
-            for host in ("127.0.0.1", "localhost"):
+            for host in ("127.0.0.1", "localhost", "evil.example"):
                 await page.goto(f"http://{host}:{port}/")
                 found = await page.evaluate("window.attack()")
                 assert found.pop("blind") in ("opaque", "refused")  # nothing is to be seen of the answer
@@ -267,6 +267,13 @@ async def test_a_page_of_another_origin_reads_and_changes_nothing(browser, guard
                 await page.evaluate("document.getElementById('form').submit()")
                 await page.wait_for_url("**/workflows")
                 await expect(page.locator("body")).to_contain_text("another origin")
+            # A name of others that leads to this machine makes their page one of our port.
+            for path in ("/workflows", "/ui/", "/events?follow=false", "/healthz"):
+                answer = await page.goto(f"http://evil.example:{served.port}{path}")
+                assert answer.status == 403
+                await expect(page.locator("body")).to_contain_text("host_not_allowed")
+            read = "fetch('/workflows').then(answer => answer.status)"
+            assert await page.evaluate(read) == 403
             watch.errors.clear()  # what the browser refused to the attacks
         async with served.http() as http:
             assert len((await http.get("/workflows")).json()["items"]) == 1
