@@ -91,16 +91,20 @@ async def test_ten_thousand_runs(browser, tmp_path):
             first_row = time.perf_counter() - began
             await expect(page.locator(".chip").first).to_contain_text("10,000")
             list_ = page.locator(".runs-list")
-            for _ in range(60):
+            end = page.locator('[aria-rowindex="10001"]')
+            while not await end.count():  # each time it comes to the end, the next page is loaded
                 await list_.evaluate("one => one.scrollTop = one.scrollHeight")
-                if await page.locator('[aria-rowindex="10001"]').count():
-                    break
-                await page.wait_for_timeout(50)
-            await expect(page.locator('[aria-rowindex="10001"]')).to_be_visible()
+                await page.evaluate("() => new Promise(done => requestAnimationFrame(done))")
+            await expect(end).to_be_visible()
             elements = await page.evaluate("document.querySelectorAll('*').length")
             await page.evaluate("window.made_ = 0")
             longest = await page.evaluate(SCROLL, ".runs-list")
+            async with served.http(tcp=True) as http:
+                began = time.perf_counter()
+                await http.get("/workflows", params={"limit": 200, "usage": True})
+                probe = time.perf_counter() - began
             report(
+                list_s=round(probe, 3),
                 made_by_scrolling=await page.evaluate("window.made_"),
                 runs=10_000,
                 first_row_s=round(first_row, 2),
@@ -109,7 +113,8 @@ async def test_ten_thousand_runs(browser, tmp_path):
                 heap_mib=round(await heap(page), 1),
             )
             assert elements < 2_500
-            assert first_row < 5
+            # A multiple of what the list itself takes of this machine just now.
+            assert first_row < 2 + 30 * probe, (first_row, probe)
 
 
 MANY = """\
