@@ -299,6 +299,8 @@ export async function show(context) {
       list.setCount(rows.length);
     } finally {
       loading = false;
+      // The list was loaded anew meanwhile: nobody has asked for what follows it.
+      if (mine !== generation && !signal.aborted) list.refresh();
     }
   }
 
