@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 
 from agentflow.errors import AgentflowError, OffsetTrimmed
+from agentflow.events.all_runs import AllRuns, AllRunsReader
 from agentflow.events.catalogue import TERMINAL_TYPES
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.filters import TypeFilter
@@ -137,6 +138,7 @@ class Hub:
         self._log = log
         self._poll = poll if log.shared else None
         self._tails: dict[str, _Tail] = {}
+        self._all_runs = AllRuns(log, self._ask_later)
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -148,17 +150,33 @@ class Hub:
         self._rest()
         for tail in self._tails.values():
             tail.wake()
+        self._all_runs.close()
 
     def publish(self, workflow_id: str, events: Sequence[StoredEvent]) -> None:
         """Show events of one run that are durable now, in order; called by its sequencer. Never waits."""
         tail = self._tails.get(workflow_id)
         if tail is not None and events:
             tail.extend(events)
+        self._all_runs.committed()
 
     @property
     def followed(self) -> int:
         """How many runs have a subscriber; others take no memory here."""
         return len(self._tails)
+
+    def read_all(
+        self,
+        types: Sequence[str] | None = None,
+        *,
+        since: int | None = None,
+        until: int | None = None,
+        follow: bool = True,
+    ) -> AllRunsReader:
+        """Return a reader of the events of all runs in the order of their commits; use it in `with`.
+
+        `types` and times are those of `EventLog.query`.
+        """
+        return AllRunsReader(self._all_runs, self._log, types, since=since, until=until, follow=follow)
 
     async def subscribe(
         self,
@@ -251,10 +269,14 @@ class Hub:
         if not tail.users:
             tail.pages.close()
             del self._tails[workflow_id]
-            if not self._tails:
+            if not self._is_followed:
                 self._rest()
 
     # One question for all runs that are followed, however many: a thousand idle ones cost what one does.
+
+    @property
+    def _is_followed(self) -> bool:
+        return bool(self._tails or self._all_runs.followers)
 
     def _ask_later(self) -> None:
         if self._poll is not None and self._timer is None and self._asking is None and not self._closed:
@@ -274,8 +296,9 @@ class Hub:
         if foreign is None or foreign != self._foreign:
             for tail in self._tails.values():
                 tail.look()
+            self._all_runs.committed()
         self._foreign = foreign
-        if self._tails:
+        if self._is_followed:
             self._ask_later()
 
     def _rest(self) -> None:

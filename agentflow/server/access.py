@@ -58,8 +58,15 @@ Authorize = Callable[[HTTPConnection], Actor | Awaitable[Actor | None] | None]
 
 
 def path_of(scope: Scope) -> str:
-    """Return the path below the place where the application is mounted."""
-    return scope["path"].removeprefix(scope.get("root_path", ""))
+    """Return the path below the place where the application is mounted.
+
+    A proxy may have taken the application's own prefix away (`root_path` of FastAPI), or have left it.
+    """
+    path, root = scope["path"], scope.get("root_path", "")
+    for prefix in (root, root.removeprefix(scope.get("app_root_path", ""))):
+        if prefix and f"{path}/".startswith(f"{prefix}/"):
+            return path[len(prefix) :]
+    return path
 
 
 def check_safe(config: ServerConfig, kinds: Iterable[Kind], tokens: Tokens) -> None:
@@ -138,7 +145,7 @@ class Access:
         path, method = path_of(scope), scope["method"]
         if (method, path) in _OPEN or (method in _SAFE_METHODS and f"{path}/".startswith(_PAGE)):
             return None
-        if self._authorize is not None and link is None:
+        if self._authorize is not None:
             return await self._authorized(scope)
         authorization = headers.one(b"authorization")
         if authorization is None and kind != "unix":

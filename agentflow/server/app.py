@@ -83,7 +83,7 @@ class Application:
     ) -> None:
         config = config or ServerConfig()
         tokens = tokens or Tokens()
-        sessions = Sessions(tokens)
+        sessions = Sessions(tokens, trust_all=config.trust_submitted_services)
         kept = definitions or definitions_beside(runtime.log.url, config.definitions)
         self.service = Service(runtime, config, kept, described, stop, metrics, tokens, sessions)
         self._asgi = Access(_Router(self.service), config, tokens, sessions, authorize)

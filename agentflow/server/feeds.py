@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from agentflow.errors import LogCorrupt
+from agentflow.events.all_runs import PAGE
 from agentflow.events.deltas import DeltaReader
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.rows import VERIFY_HINT
@@ -27,13 +28,11 @@ _log = get_logger("agentflow.server")
 
 _encode = msgspec.json.Encoder().encode
 
-_POLL = 0.2
 _TOGETHER = 0.1
 """Seconds in which the pieces of an answer are sent as one."""
 _SLOW = 1.0
 """Seconds after which one looks again whether a slow client has room for text."""
 _DRAIN_WAIT_S = 0.25
-_PAGE = 256
 
 
 class RunStream(Stream):
@@ -159,32 +158,32 @@ class AllStream(Stream):
         times: tuple[int | None, int | None],
     ) -> None:
         super().__init__(streams, plan, {})
-        self._cursor, self._skip = place
+        self._cursor: str | None = place[0]
+        self._skip: int = place[1]
         self._types = types
         self._since, self._until = times
         self._reported: set[str] = set()
 
     async def follow(self) -> None:
-        log = self.streams.log
-        while not self.streams.closing:
-            page = await log.query(
-                self._types, since=self._since, until=self._until, cursor=self._cursor, limit=_PAGE
-            )
-            await self._tell_gaps(page.damaged)
-            events, following = [item.event for item in page.items[self._skip :]], page.next_cursor
-            is_empty = not page.items
-            del page
-            if not await self._take(events):
-                continue  # the rest was let go: the page is read again
-            if self.left == 0:
-                return
-            self._cursor, self._skip = following, 0
-            if not is_empty:
+        reading = self.streams.hub.read_all(
+            self._types, since=self._since, until=self._until, follow=self.plan.follow
+        )
+        with reading as reader:
+            while not self.streams.closing:
+                found = await reader.read(self._cursor)
+                if found is None:
+                    return
+                await self._tell_gaps(found.damaged)
+                if found.cursor != self._cursor:
+                    self._cursor, self._skip = found.cursor, found.seen
+                events, following = [item.event for item in found.items[self._skip :]], found.next_cursor
+                del found
+                if not await self._take(events):
+                    continue  # the rest was let go: the page is read again
+                if self.left == 0:
+                    return
+                self._cursor, self._skip = following, 0
                 await asyncio.sleep(0)
-            elif self.plan.follow:
-                await asyncio.sleep(_POLL)
-            else:
-                return
 
     async def _take(self, events: list[StoredEvent]) -> bool:
         """Send the rest of a page; return False if some of it was let go.
@@ -237,7 +236,7 @@ def parse_place(text: str | None) -> tuple[str | None, int]:
     if not text:
         return None, 0
     cursor, dot, sent = text.rpartition(".")
-    if not dot or not sent.isdecimal() or int(sent) > _PAGE:
+    if not dot or not sent.isdecimal() or int(sent) > PAGE:
         raise Refusal("invalid_position", "the cursor is not one that a stream of all runs has given")
     return cursor or None, int(sent)
 

@@ -23,6 +23,7 @@ from agentflow.server.access import Access, Actor
 from agentflow.server.app import Application
 from agentflow.server.definitions import Definitions
 from agentflow.server.http_server import HttpServer
+from agentflow.server.limits import Limits
 from agentflow.server.page import serve_page
 from agentflow.server.problems import Refusal, problem_response, refusal_of
 from agentflow.server.routes.sessions import end_of, session_of
@@ -32,6 +33,7 @@ from agentflow.server.tokens import Tokens
 
 __all__ = ["forwarder", "listening", "read_only_application"]
 
+_SHUTDOWN_S = 0.5
 _DROPPED = frozenset(
     {b"host", b"connection", b"cookie", b"origin", b"referer", b"content-length", b"transfer-encoding"}
 )
@@ -116,12 +118,15 @@ class _Forwarder:
 
 @asynccontextmanager
 async def listening(app: ASGIApp, port: int) -> AsyncGenerator[str]:
-    """Serve an application on 127.0.0.1; yields its URL."""
+    """Serve an application on 127.0.0.1; yields its URL.
+
+    At the end streams are cut after _SHUTDOWN_S: what they show goes on elsewhere, or is only read.
+    """
 
     listeners = Listeners()
     try:
         listeners.add_tcp(f"127.0.0.1:{port}")
-        server = HttpServer(app, listeners)
+        server = HttpServer(app, listeners, limits=Limits(shutdown_s=_SHUTDOWN_S))
         serving = asyncio.ensure_future(server.serve())
         await server.started_event.wait()
         try:

@@ -39,7 +39,40 @@ _EITHER: dict[str, tuple[str, str]] = {
 }
 _ECHO = {"agents": [{"name": "helper", "system_prompt": "Answer in one line.", "model": "openai:gpt-5-mini"}]}
 
+_PLAN = {
+    "status": "ready",
+    "summary": "Collect the open tickets and sum them up.",
+    "steps": [
+        {
+            "id": "collect",
+            "title": "Collect the tickets",
+            "action": "Read the tickets of this week.",
+            "owner": "agent",
+            "depends_on": [],
+            "toolsets": ["web"],
+        }
+    ],
+    "risks": [],
+    "artifacts": [],
+    "blockers": [],
+}
+_DIGEST = "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+
 EXAMPLES: dict[str, dict[str, Any]] = {
+    "resume_all": {"crash": {"reason": "the cause of the crashes is mended"}},
+    "resume": {"budget": {"budget": {"max_tokens": 50_000}, "reason": "worth it"}},
+    "replay": {"fresh": {"policy": "Always", "input": {"ticket": "4711"}}},
+    "put_plan": {"edited": {"plan": _PLAN, "plan_digest": _DIGEST}},
+    "execute": {"as_seen": {"plan_digest": _DIGEST}, "edited": {"plan": _PLAN}},
+    "reject": {"reason": {"reason": "too many tickets at once"}},
+    "withdraw": {"reason": {"reason": "answered by phone"}},
+    "request": {"review": {"message": "workflow: sum up the tickets of this week", "review": True}},
+    "classify": {"text": {"message": "build a workflow that sums up my tickets"}},
+    "install_template": {"text": {"source": "template: tickets\n", "overwrite": True}},
+    "set_template": {"texts": {"summary": "Sums up the tickets of a week."}},
+    "run_template": {"inputs": {"inputs": {"week": "2026-W05"}, "review": True}},
+    "begin_session": {"link": {"code": "gA3…"}, "form": {"token": "a token of the daemon"}},
+    "gc": {"look": {"dry_run": True}},
     "submit": {
         "document": {"definition": _ECHO, "input": "Is the shop open?"},
         "registered": {"definition_ref": {"name": "triage", "version": "1.2"}, "input": {"ticket": "4711"}},

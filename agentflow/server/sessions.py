@@ -31,7 +31,7 @@ CODE_S = 300.0
 SESSION_S = 7 * 86_400
 """Seconds after which a session ends."""
 _MAX_CODES = 256
-_MAX_ENDED = 4_096
+_MAX_ENDED = 65_536
 
 
 class _Claims(msgspec.Struct, frozen=True, array_like=True):
@@ -46,8 +46,9 @@ class _Claims(msgspec.Struct, frozen=True, array_like=True):
 class Sessions:
     """The codes and cookies of one application. For one event loop."""
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: Tokens, *, trust_all: bool = False) -> None:
         self._tokens = tokens
+        self._trust_all = trust_all
         self._key = secrets.token_bytes(32)
         self._codes: dict[bytes, tuple[float, Actor]] = {}
         self._ended: dict[str, int] = {}
@@ -92,19 +93,23 @@ class Sessions:
             return None
         from agentflow.server.access import Actor
 
-        scopes = frozenset(claims.scopes)
+        scopes, trusted = frozenset(claims.scopes), claims.trusted
         if claims.token is not None:
             token = self._tokens.named(claims.token)
             if token is None:
                 return None
             scopes &= token.scopes  # they may have become fewer
-        return Actor(claims.name, scopes, claims.trusted, claims.token)
+            trusted = trusted and self._trust_all  # as may the trust, since the daemon was started again
+        return Actor(claims.name, scopes, trusted, claims.token)
 
     def end(self, value: str) -> None:
         """Let a cookie be worth nothing from now on, in this process."""
         claims = self._claims(value)
         if claims is not None:
             self._ended[claims.id] = claims.ends
+            if len(self._ended) > _MAX_ENDED:
+                now = time.time()
+                self._ended = {id: ends for id, ends in self._ended.items() if ends >= now}
             while len(self._ended) > _MAX_ENDED:
                 del self._ended[next(iter(self._ended))]
 

@@ -9,6 +9,7 @@ import pytest
 from playwright.async_api import expect
 
 from tests.browser.kit import BROKEN, CLAIM, SCREENSHOTS, opened
+from tests.browser.test_live import EACH
 from tests.browser.test_views import QUESTION, address, decide, start
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -26,6 +27,7 @@ async def places(served):
     """Runs in several states, and the views of them: name, address, and what is there once it is drawn."""
     first, done, broken = await start(served), await start(served), await start(served, BROKEN)
     await start(served, QUESTION)
+    each = await start(served, EACH)
     await decide(served, done)
     async with served.http() as http:
         await http.post("/definitions", json={"definition": CLAIM})
@@ -42,6 +44,7 @@ async def places(served):
         ("run-step", f"#/runs/{done}?select=step:look_up&tab=calls", ".calls"),
         ("run-past", f"#/runs/{done}?offset=12&tab=state", ".json"),
         ("run-failed", f"#/runs/{broken}?select=step:fetch", ".inspector h2"),
+        ("run-items", f"#/runs/{each}?select=step:item", ".time-row .bar"),
         ("call", f"#/runs/{first}/calls/{model_call['model_call_id']}", ".message"),
         ("compare", f"#/runs/{fork['workflow_id']}/compare/{first}", ".diff"),
         ("inbox", "#/inbox", ".request"),
@@ -60,7 +63,8 @@ async def test_every_view_is_accessible_and_drawn(browser, served, theme):
     SCREENSHOTS.mkdir(exist_ok=True)
     wrong: list[str] = []
     async with opened(browser, color_scheme=theme) as (page, _):
-        for name, place, drawn in await places(served):
+        found_places = await places(served)
+        for name, place, drawn in found_places:
             await page.goto(address(served, place))
             await expect(page.locator(drawn).first).to_be_visible()
             await page.wait_for_load_state("domcontentloaded")
@@ -73,9 +77,10 @@ async def test_every_view_is_accessible_and_drawn(browser, served, theme):
         await expect(page.get_by_role("dialog")).to_contain_text("Next and previous row")
         await page.keyboard.press("Escape")
         await page.set_viewport_size({"width": 390, "height": 844})
-        for name, place in (("runs", ""), ("inbox", "#/inbox")):
+        for name, place, drawn in found_places[:2] + [one for one in found_places if one[0] == "inbox"]:
+            await page.goto("about:blank")
             await page.goto(address(served, place))
-            await expect(page.locator("h1")).to_be_visible()
+            await expect(page.locator(drawn).first).to_be_visible()
             await page.screenshot(path=SCREENSHOTS / f"{name}-narrow-{theme}.png")
             assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
                 f"{name} is too wide"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -13,12 +14,13 @@ from starlette.applications import Starlette
 from starlette.responses import HTMLResponse
 from starlette.routing import Mount, Route
 
-from agentflow import Runtime
+from agentflow import Runtime, Service, function
 from agentflow.config import ServerConfig
 from agentflow.server import Application, Caller
 from agentflow.server.page import page_files
 from agentflow.testing import ScriptedModel
-from tests.browser.kit import CLAIM, crm, model, opened
+from agentflow.testing.scripted import call
+from tests.browser.kit import BROKEN, CLAIM, crm, model, opened
 from tests.browser.test_views import address, start
 from tests.unit.server.kit import ECHO, serving, tokens
 
@@ -114,6 +116,99 @@ async def test_what_a_run_contains_is_shown_and_not_run(browser, tmp_path):
             assert all(url.startswith(served.tcp_url) for url in watch.requests)
 
 
+FORM = {
+    "type": "object",
+    "properties": {HOSTILE: {"type": "string", "title": HOSTILE, "description": HOSTILE}},
+}
+ASKING = {
+    "version": "v0",
+    "name": HOSTILE,
+    "nodes": [
+        {"id": "start", "type": "start", "next": "ask"},
+        {
+            "id": "ask",
+            "type": "human_in_the_loop",
+            "name": HOSTILE,
+            "input_type": "form",
+            "prompt": HOSTILE,
+            "form_schema": FORM,
+            "next": "end",
+        },
+        {"id": "end", "type": "end"},
+    ],
+}
+
+
+async def test_every_place_that_a_run_may_fill_shows_text(browser, tmp_path):
+    @function(name="fail", side_effect="read")
+    async def fail() -> str:
+        """Fails."""
+        raise RuntimeError(HOSTILE)
+
+    asked = ScriptedModel(
+        lambda request: call("evil__fail") if len(request.messages) < 3 else HOSTILE, max_concurrency=4
+    )
+    async with serving(tmp_path, model=asked, services=(Service.of("evil", fail),)) as served:
+        async with served.http() as http:
+
+            async def submit(definition, **more):
+                body = {"definition": definition, "labels": {"x": HOSTILE[:60]}, **more}
+                answer = await http.post("/workflows", params={"wait": 5}, json=body)
+                assert answer.status_code == 201, answer.text
+                return answer.json()["workflow_id"]
+
+            broken = await submit(BROKEN.replace("crm", "evil"))
+            other = await submit(BROKEN.replace("crm", "evil"), input={HOSTILE: HOSTILE})
+            waiting = await submit(ASKING)
+            named = {**ASKING, "name": "evil"}
+            assert (await http.post("/definitions", json={"definition": named})).status_code == 201
+            history = (await http.get(f"/workflows/{broken}/history")).json()
+            model_call, tool_call = (history[kind][0] for kind in ("models", "tools"))
+            assert "<script>" in str(tool_call)
+        name = quote(HOSTILE, safe="")
+        places = [
+            ("", "<img"),
+            (f"#/runs?name={name}&q={name}&label={name}", "No runs match"),
+            (f"#/runs/{waiting}", "<script>"),
+            (f"#/runs/{waiting}?tab=source", "<script>"),
+            (f"#/runs/{waiting}?log={name}&select=step:{name}", "has not begun"),
+            (f"#/runs/{broken}?select=call:{tool_call['tool_call_id']}", "<script>"),
+            (f"#/runs/{broken}/calls/{model_call['model_call_id']}", "evil__fail"),
+            (f"#/runs/{broken}/compare/{other}", "<script>"),
+            ("#/inbox", "<script>"),
+            ("#/definitions/evil", "<script>"),
+            (f"#/definitions/{name}", "there is no such"),
+            ("#/usage", "broken"),
+            (f"#/{name}", "There is no view"),
+            (f"#/docs/{name}", "there is no such"),
+            (f"#code={name}", "Runs"),
+        ]
+        async with opened(browser) as (page, watch):
+            page.on("dialog", lambda dialog: watch.errors.append(dialog.message))
+            for place, shown in places:
+                await page.goto("about:blank")
+                await page.goto(address(served, place))
+                await expect(page.locator("main")).to_contain_text(shown)
+                assert await page.evaluate("window.hacked") is None, place
+                found = page.locator("main script, main img, main iframe, main a[href^='javascript']")
+                assert await found.count() == 0, place
+            # The character that turns the order is named where people decide.
+            await page.goto(address(served, "#/inbox"))
+            await expect(page.locator(".request .hidden-character").first).to_have_text("U+202E")
+            await page.locator(".request input").last.fill("x")
+            await page.get_by_role("button", name="Answer").click()
+            await expect(page.locator(".empty")).to_be_visible()
+            # Drawings and exports as pages of their own do nothing either.
+            for path in ("graph?format=svg", "graph?format=mermaid", "graph?format=dot", "log", "definition"):
+                answer = await page.request.get(f"{served.tcp_url}/workflows/{waiting}/{path}")
+                assert answer.headers["x-content-type-options"] == "nosniff"
+                assert "html" not in answer.headers["content-type"]
+                assert answer.ok
+            await page.goto(f"{served.tcp_url}/workflows/{waiting}/graph?format=svg")
+            assert await page.evaluate("[window.hacked ?? null, document.scripts?.length ?? 0]") == [None, 0]
+            watch.errors.clear()  # the browser says that it loads nothing for a drawing
+
+
 # ruff: noqa: E501 (the page of the attack)
 ATTACK = """<!doctype html><title>attack</title>
 <form id=form action="BASE/workflows" method=post enctype="text/plain"><input name='{"definition":' value='1}'></form>
@@ -161,7 +256,7 @@ async def test_a_page_of_another_origin_reads_and_changes_nothing(browser, guard
             await page.get_by_label("Token").fill(secrets["boss"])
             await page.get_by_role("button", name="Sign in").click()
             await expect(page.locator(f'[data-id="{run}"]')).to_be_visible()
-            for host in ("127.0.0.1", "localhost"):
+            for host in ("127.0.0.1", "localhost", "evil.example"):
                 await page.goto(f"http://{host}:{port}/")
                 found = await page.evaluate("window.attack()")
                 assert found.pop("blind") in ("opaque", "refused")  # nothing is to be seen of the answer
@@ -172,6 +267,13 @@ async def test_a_page_of_another_origin_reads_and_changes_nothing(browser, guard
                 await page.evaluate("document.getElementById('form').submit()")
                 await page.wait_for_url("**/workflows")
                 await expect(page.locator("body")).to_contain_text("another origin")
+            # A name of others that leads to this machine makes their page one of our port.
+            for path in ("/workflows", "/ui/", "/events?follow=false", "/healthz"):
+                answer = await page.goto(f"http://evil.example:{served.port}{path}")
+                assert answer.status == 403
+                await expect(page.locator("body")).to_contain_text("host_not_allowed")
+            read = "fetch('/workflows').then(answer => answer.status)"
+            assert await page.evaluate(read) == 403
             watch.errors.clear()  # what the browser refused to the attacks
         async with served.http() as http:
             assert len((await http.get("/workflows")).json()["items"]) == 1

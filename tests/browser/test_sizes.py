@@ -1,4 +1,8 @@
-"""Large stores and large runs stay usable; a daemon that is started again is followed on. Prints figures."""
+"""Large stores and large runs stay usable; a daemon that is started again is followed on. Prints figures.
+
+How long a frame takes says as much of the machine as of the page, so limits are of what the page does: the
+elements that it makes, its heap, and its work beside reading the same text once.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import asynccontextmanager
 
 import httpx
 import pytest
@@ -22,6 +27,8 @@ from tests.unit.server.kit import ECHO, echo, serving
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
 FRAMES = """
+window.made_ = 0; const create = document.createElement;
+document.createElement = function (...given) { window.made_++; return create.apply(this, given); };
 window.frames_ = []; let last = performance.now();
 const tick = now => { window.frames_.push(now - last); last = now; requestAnimationFrame(tick); };
 requestAnimationFrame(tick);
@@ -37,6 +44,27 @@ async selector => {
   return Math.max(...window.frames_);
 }
 """
+READING = """
+async path => {
+  const text = await (await fetch(path)).text();
+  const began = performance.now();
+  for (const line of text.split("\\n")) if (line) JSON.parse(line);
+  return (performance.now() - began) / 1000;
+}
+"""
+
+
+@asynccontextmanager
+async def main_thread(page):
+    """A function that returns the seconds which the main thread has worked: scripts, layout, painting."""
+    session = await page.context.new_cdp_session(page)
+    await session.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    async def worked():
+        found = await session.send("Performance.getMetrics")
+        return next(one["value"] for one in found["metrics"] if one["name"] == "TaskDuration")
+
+    yield worked
 
 
 def heap(page):
@@ -63,15 +91,21 @@ async def test_ten_thousand_runs(browser, tmp_path):
             first_row = time.perf_counter() - began
             await expect(page.locator(".chip").first).to_contain_text("10,000")
             list_ = page.locator(".runs-list")
-            for _ in range(60):
+            end = page.locator('[aria-rowindex="10001"]')
+            while not await end.count():  # each time it comes to the end, the next page is loaded
                 await list_.evaluate("one => one.scrollTop = one.scrollHeight")
-                if await page.locator('[aria-rowindex="10001"]').count():
-                    break
-                await page.wait_for_timeout(50)
-            await expect(page.locator('[aria-rowindex="10001"]')).to_be_visible()
+                await page.evaluate("() => new Promise(done => requestAnimationFrame(done))")
+            await expect(end).to_be_visible()
             elements = await page.evaluate("document.querySelectorAll('*').length")
+            await page.evaluate("window.made_ = 0")
             longest = await page.evaluate(SCROLL, ".runs-list")
+            async with served.http(tcp=True) as http:
+                began = time.perf_counter()
+                await http.get("/workflows", params={"limit": 200, "usage": True})
+                probe = time.perf_counter() - began
             report(
+                list_s=round(probe, 3),
+                made_by_scrolling=await page.evaluate("window.made_"),
                 runs=10_000,
                 first_row_s=round(first_row, 2),
                 longest_frame_ms=round(longest),
@@ -79,7 +113,8 @@ async def test_ten_thousand_runs(browser, tmp_path):
                 heap_mib=round(await heap(page), 1),
             )
             assert elements < 2_500
-            assert first_row < 5
+            # A multiple of what the list itself takes of this machine just now.
+            assert first_row < 2 + 30 * probe, (first_row, probe)
 
 
 MANY = """\
@@ -106,7 +141,7 @@ async def test_a_run_of_fifty_thousand_events(browser, tmp_path):
         run = handle.workflow_id
         async for _ in served.runtime.events(run, 40_000):
             break
-        async with opened(browser) as (page, _):
+        async with opened(browser) as (page, _), main_thread(page) as worked:
             await page.add_init_script(FRAMES)
             began = time.perf_counter()
             await page.goto(address(served, f"#/runs/{run}"))
@@ -119,12 +154,21 @@ async def test_a_run_of_fifty_thousand_events(browser, tmp_path):
             whole = time.perf_counter() - began
             live = await page.evaluate("Math.max(...window.frames_)")
             used = await heap(page)
+            work = await worked()
+            made = {"loading": await page.evaluate("window.made_")}
+            await page.evaluate("window.made_ = 0")
             scrolling = await page.evaluate(SCROLL, ".log")
+            made["scrolling"] = await page.evaluate("window.made_")
             await page.evaluate("window.frames_.length = 0")
             await page.locator(".scrubber").fill("25000")
             await expect(page.locator(".place")).to_contain_text("25000")
             await page.wait_for_function("window.frames_.length > 5")
             scrub = await page.evaluate("Math.max(...window.frames_)")
+            await page.get_by_label("Filter the log").fill("step_failed item 6249")
+            await expect(page.locator(".log-row")).to_have_count(0)
+            await page.get_by_label("Filter the log").fill("item 6249")
+            await expect(page.locator(".log-row").first).to_be_visible()
+            reading = await page.evaluate(READING, f"/workflows/{run}/events?follow=false")
             elements = await page.evaluate("document.querySelectorAll('*').length")
             longest = {"live": round(live), "scrolling": round(scrolling), "scrubbing": round(scrub)}
             report(
@@ -134,9 +178,16 @@ async def test_a_run_of_fifty_thousand_events(browser, tmp_path):
                 longest_frame_ms=longest,
                 heap_mib=[round(used, 1), round(await heap(page), 1)],
                 elements=elements,
+                elements_made=made,
+                main_thread_s=round(work, 2),
+                reading_s=round(reading, 2),
             )
             assert elements < 2_500
-            assert used < 250
+            assert used < 150
+            # 41 places of a list of some 20 rows with 6 elements each.
+            assert made["scrolling"] < 41 * 60 * 7
+            # To show the log, live, costs a small multiple of reading it.
+            assert work < 25 * reading + 2, (work, reading)
 
 
 async def test_a_run_is_followed_across_a_kill_of_the_daemon(browser, tmp_path):

@@ -249,6 +249,40 @@ async def test_a_fork_with_another_input_is_compared_with_its_origin(browser, se
         await expect(page.locator(".diff-added").first).to_contain_text("It came broken")
 
 
+async def focus(page, name):
+    """Press Tab until the control with this text or label has the focus."""
+    told = "one => one.textContent.trim() || one.labels?.[0]?.textContent || one.ariaLabel"
+    for _ in range(60):
+        await page.keyboard.press("Tab")
+        if await page.evaluate(f"({told})(document.activeElement)") == name:
+            return
+    raise AssertionError(f"the focus does not come to {name}")
+
+
+async def test_a_fork_is_made_by_keyboard_alone(browser, served):
+    run = await start(served)
+    async with opened(browser) as (page, _):
+        await page.goto(address(served))
+        await expect(page.locator(f'[data-id="{run}"]')).to_be_visible()
+        await page.keyboard.press("j")
+        await page.keyboard.press("Enter")
+        await expect(page.locator('.node[data-step="send"]')).to_have_attribute("data-state", "waiting")
+        await focus(page, "Fork")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("dialog")).to_be_visible()
+        await focus(page, "Edit the input")
+        await page.keyboard.press("Enter")
+        await focus(page, "text (required)")
+        await page.keyboard.press("Control+a")
+        await page.keyboard.type("It came broken")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("link", name="forked from")).to_be_visible()
+        fork = page.url.rpartition("/")[2].partition("?")[0]
+    async with served.http() as http:
+        record = (await http.get(f"/workflows/{fork}")).json()
+    assert (record["forked_from"]["workflow_id"], record["input"]["text"]) == (run, "It came broken")
+
+
 async def test_a_fork_that_is_refused_says_why_and_starts_nothing(browser, served):
     run = await start(served)
     async with opened(browser) as (page, _):

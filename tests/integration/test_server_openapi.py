@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 from openapi_spec_validator import validate
 
+from agentflow.events.catalogue import TYPES
 from agentflow.server.app import OPERATIONS, described
 from agentflow.server.problems import STATUS
 from tests.unit.server.daemon import document as agent_list
@@ -60,6 +62,34 @@ def test_every_problem_can_be_told(document):
     }
     missing = {code for code in STATUS if code not in text}
     assert missing <= elsewhere
+
+
+def test_every_body_has_examples_that_the_daemon_takes(document):
+    for operation in OPERATIONS:
+        if operation.body is None:
+            continue
+        body = document["paths"][operation.path][operation.method.lower()]["requestBody"]
+        examples = body["content"]["application/json"]["examples"]
+        assert examples, operation.path
+        for example in examples.values():
+            msgspec.convert(example["value"], operation.body)
+
+
+def test_it_is_a_product(document):
+    """Each event has a schema of its own; nothing is required that may be left out; scopes are told."""
+    schemas = document["components"]["schemas"]
+    events = {
+        schemas[one["$ref"].rpartition("/")[2]]["properties"]["type"]["const"]
+        for one in schemas["RunEvent"]["oneOf"]
+    }
+    assert events == set(TYPES)
+    for name, schema in schemas.items():
+        for member in schema.get("required", ()):
+            assert "default" not in schema["properties"].get(member, {}), (name, member)
+    for operation in OPERATIONS:
+        told = document["paths"][operation.path][operation.method.lower()]["security"]
+        scopes = {scope for way in told for given in way.values() for scope in given}
+        assert scopes == ({operation.scope} if operation.scope else set())
 
 
 def test_no_reference_leads_nowhere(document):

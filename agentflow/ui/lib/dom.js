@@ -72,6 +72,26 @@ export function fill(element, ...children) {
   append(element, children);
 }
 
+// Characters that change the order of others, or take no room: people would decide about another text than is there.
+const HIDDEN = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu;
+
+/**
+ * A text in which characters that cannot be seen are named.
+ * @param {string} text
+ * @returns {Child[]}
+ */
+export function visible(text) {
+  /** @type {Child[]} */
+  const parts = [];
+  let at = 0;
+  for (const found of text.matchAll(HIDDEN)) {
+    const code = /** @type {number} */ (found[0].codePointAt(0)).toString(16).toUpperCase().padStart(4, "0");
+    parts.push(text.slice(at, found.index), h("span", { class: "hidden-character", title: "A character that cannot be seen" }, `U+${code}`));
+    at = found.index + found[0].length;
+  }
+  return at ? [...parts, text.slice(at)] : [text];
+}
+
 /**
  * A button.
  * @param {Child} label
@@ -139,18 +159,27 @@ export function debounced(action, delay, signal) {
 }
 
 /**
- * Call `action` at the next frame, once for all requests before it.
+ * Call `action` at the next frame, once for all requests before it. One that takes long is called less often, so
+ * that most of the time is left for everything else.
  * @param {() => void} action
  * @param {AbortSignal} signal
  */
 export function perFrame(action, signal) {
   let asked = false;
+  let rest = 0;
+  const run = () => {
+    asked = false;
+    if (signal.aborted) return;
+    const began = performance.now();
+    action();
+    const took = performance.now() - began;
+    rest = took > 4 ? began + took * 5 : 0;
+  };
   return () => {
     if (asked || signal.aborted) return;
     asked = true;
-    requestAnimationFrame(() => {
-      asked = false;
-      if (!signal.aborted) action();
-    });
+    const wait = rest - performance.now();
+    if (wait > 0) setTimeout(() => requestAnimationFrame(run), wait);
+    else requestAnimationFrame(run);
   };
 }

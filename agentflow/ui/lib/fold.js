@@ -24,6 +24,7 @@
  * @property {{start: number, end: number | null, what: string}[]} waits
  * @property {{start: number, end: number | null, state: string, error: any, delay: number}[]} attempts
  * @property {Span[]} children
+ * @property {string | null} run the id of the run that the step began
  * @property {any} usage
  */
 
@@ -39,7 +40,7 @@ const ENDED = new Set(["completed", "failed", "cancelled"]);
 const KEPT = new Set([
   "error", "attempt", "attempts", "next_attempt", "delay_ms", "duration_ms", "kind", "for", "reason", "provider",
   "model", "turn", "model_call_id", "tool_call_id", "tool_name", "usage", "request_id", "first_token_ms", "ref",
-  "will_retry", "outcome", "side_effect", "agent_name", "iteration", "by", "timer_id", "purpose", "digest",
+  "will_retry", "outcome", "child", "side_effect", "agent_name", "iteration", "by", "timer_id", "purpose", "digest",
 ]);
 
 /**
@@ -227,6 +228,7 @@ export class RunFold {
       waits: [],
       attempts: [],
       children: [],
+      run: null,
       usage: null,
     };
     this.spans.push(span);
@@ -251,6 +253,7 @@ export class RunFold {
         span.last = fact.offset;
         span.attempt = data.attempt ?? span.attempt;
         span.detail = data.kind ?? span.detail;
+        span.run = data.child?.workflow_id ?? span.run;
         span.attempts.push({ start: fact.at, end: null, state: "running", error: null, delay: 0 });
         break;
       }
@@ -329,6 +332,7 @@ export class RunFold {
         waits: [],
         attempts: [{ start: fact.at, end: null, state: "running", error: null, delay: 0 }],
         children: [],
+        run: null,
         usage: null,
       };
       this.calls.set(id, span);
@@ -424,10 +428,13 @@ function close(span, fact, state) {
  * The fold of the events up to and with an offset.
  * @param {Fact[]} facts
  * @param {number} offset
+ * @param {RunFold} [before] of fewer events; it goes on with the rest
  */
-export function foldTo(facts, offset) {
-  const fold = new RunFold();
-  for (const fact of facts) {
+export function foldTo(facts, offset, before) {
+  const fold = before && before.offset <= offset ? before : new RunFold();
+  const first = facts[0]?.offset ?? 0;
+  for (let at = fold.offset < first ? 0 : fold.offset + 1 - first; at < facts.length; at++) {
+    const fact = /** @type {Fact} */ (facts[at]);
     if (fact.offset > offset) break;
     fold.take(fact);
   }

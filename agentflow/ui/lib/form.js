@@ -161,8 +161,29 @@ function variant(variants, value, options, root, depth) {
     field = formOf(variants[Number(select.value)], initial, { label: "Value", root, depth: depth + 1 });
     fill(holder, field.element);
   }
+  const at = value === undefined ? 0 : variants.findIndex((one) => fits(resolve(one, root), value));
+  select.value = String(Math.max(0, at));
   show(value);
   return { element: h("div", { class: "field" }, named(options, select), holder), value: () => field.value() };
+}
+
+/**
+ * Return whether a value may be of a schema, by its type and the members that it must have.
+ * @param {any} schema
+ * @param {any} value
+ */
+function fits(schema, value) {
+  if (schema.const !== undefined) return JSON.stringify(schema.const) === JSON.stringify(value);
+  if (Array.isArray(schema.enum)) return schema.enum.includes(value);
+  const is = value === null ? "null" : Array.isArray(value) ? "array" : Number.isInteger(value) ? "integer" : typeof value;
+  const types = [schema.type].flat();
+  if (schema.type !== undefined && !types.includes(is) && !(is === "integer" && types.includes("number"))) return false;
+  if (is !== "object") return true;
+  const known = Object.entries(schema.properties ?? {});
+  return (
+    (schema.required ?? []).every((/** @type {string} */ name) => name in value) &&
+    known.every(([name, inner]) => inner?.const === undefined || inner.const === value[name])
+  );
 }
 
 /** @param {any} schema @param {any} value @param {any} options @param {any} root @param {number} depth @returns {Field} */

@@ -27,9 +27,11 @@ export function duration(ms) {
   return `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
+const COUNT = new Intl.NumberFormat("en-US");
+
 /** @param {number | null | undefined} count */
 export function count(count) {
-  return count === null || count === undefined ? "" : count.toLocaleString("en-US");
+  return count === null || count === undefined ? "" : COUNT.format(count);
 }
 
 /** @param {number | null | undefined} usd */
@@ -92,10 +94,32 @@ export function tokens(usage) {
  */
 export function brief(value, limit = 160) {
   if (value === undefined || value === null) return "";
-  const text = typeof value === "string" ? value : JSON.stringify(value);
-  const line = text.length > limit * 4 ? text.slice(0, limit * 4) : text;
-  const flat = line.replace(/\s+/g, " ");
+  const text = typeof value === "string" ? value : beginning(value, limit * 4);
+  const flat = text.slice(0, limit * 4).replace(/\s+/g, " ");
   return flat.length > limit ? `${flat.slice(0, limit - 1)}…` : flat;
+}
+
+/**
+ * The beginning of a value as JSON. A large one is not written to its end.
+ * @param {any} value
+ * @param {number} room in characters
+ * @returns {string}
+ */
+function beginning(value, room) {
+  if (typeof value === "string") return JSON.stringify(value.slice(0, room));
+  if (value === null || typeof value !== "object") return String(JSON.stringify(value));
+  const list = Array.isArray(value);
+  let text = list ? "[" : "{";
+  // By the index: to enumerate the keys of a long list takes longer than to write it.
+  const names = list ? null : Object.keys(value);
+  const length = names ? names.length : value.length;
+  for (let at = 0; at < length; at++) {
+    if (at) text += ",";
+    if (text.length > room) return text;
+    if (names) text += `${JSON.stringify(names[at])}:`;
+    text += beginning(value[names ? /** @type {string} */ (names[at]) : at], room - text.length);
+  }
+  return text + (list ? "]" : "}");
 }
 
 /**

@@ -1,7 +1,7 @@
 // A JSON value as a tree that can be folded, searched by eye and copied. Parts are made when they are opened.
 
 import { get } from "./api.js";
-import { button, copyButton, fill, h } from "./dom.js";
+import { button, copyButton, fill, h, visible } from "./dom.js";
 import { bytes, brief } from "./format.js";
 
 const LONG = 1_200;
@@ -29,10 +29,10 @@ export function jsonView(value, { open = 2, label = "value" } = {}) {
  */
 function longText(value) {
   if (value === "") return h("span", { class: "muted" }, "empty text");
-  const element = h("pre", { class: "text" }, value.slice(0, LONG));
+  const element = h("pre", { class: "text" }, visible(value.slice(0, LONG)));
   if (value.length > LONG) {
     const more = button(`Show all ${value.length.toLocaleString("en-US")} characters`, () => {
-      element.textContent = value;
+      fill(element, visible(value));
     });
     element.append("… ", more);
   }
@@ -46,11 +46,11 @@ function longText(value) {
  * @returns {HTMLElement}
  */
 function part(name, value, open) {
-  const key = name === null ? null : [h("span", { class: "json-key" }, name), ": "];
+  const key = name === null ? null : [h("span", { class: "json-key" }, visible(name)), ": "];
   if (value === null || typeof value !== "object") {
     return h("div", { class: "json-leaf" }, key, scalar(value));
   }
-  if (typeof value.$blob === "string" && Object.keys(value).length <= 3) {
+  if (isStored(value)) {
     return h("div", { class: "json-leaf" }, key, blob(value));
   }
   const members = /** @type {[string, any][]} */ (
@@ -62,7 +62,7 @@ function part(name, value, open) {
   const details = h(
     "details",
     { class: "json-branch", open: open > 0 },
-    h("summary", null, key, h("span", { class: "muted" }, said, " ", brief(value, 80))),
+    h("summary", null, key, h("span", { class: "muted" }, said, " ", visible(brief(value, 80)))),
     body,
   );
   let made = 0;
@@ -84,9 +84,30 @@ function part(name, value, open) {
 function scalar(value) {
   if (typeof value === "string") {
     if (value.length > LONG || value.includes("\n")) return longText(value);
-    return h("span", { class: "json-string" }, JSON.stringify(value));
+    return h("span", { class: "json-string" }, visible(JSON.stringify(value)));
   }
   return h("span", { class: "json-scalar" }, String(value));
+}
+
+/**
+ * Return whether a value is the name of one that the log keeps beside its events.
+ * @param {any} value
+ */
+const isStored = (value) => value !== null && typeof value === "object" && typeof value.$blob === "string" && Object.keys(value).length <= 3;
+
+/**
+ * Return a value; one that the log keeps beside its events is loaded.
+ * @param {any} value
+ * @returns {Promise<any>}
+ */
+export async function loaded(value) {
+  if (!isStored(value)) return value;
+  const text = await get(`/blobs/${encodeURIComponent(value.$blob)}`, { as: "text" });
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
 }
 
 /**
@@ -99,14 +120,7 @@ function blob(reference) {
   const load = async () => {
     fill(holder, "loading…");
     try {
-      const text = await get(`/blobs/${encodeURIComponent(reference.$blob)}`, { as: "text" });
-      let value = text;
-      try {
-        value = JSON.parse(text);
-      } catch {
-        // it is a text
-      }
-      fill(holder, jsonView(value, { open: 1, label: "stored value" }));
+      fill(holder, jsonView(await loaded(reference), { open: 1, label: "stored value" }));
     } catch (error) {
       fill(holder, String(error), button("Try again", () => void load()));
     }

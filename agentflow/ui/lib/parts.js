@@ -1,7 +1,7 @@
 // Pieces that several views show: states, errors, problems, tabs, dialogs, definition lists.
 
 import { Problem } from "./api.js";
-import { append, button, copyButton, fill, h } from "./dom.js";
+import { append, button, copyButton, fill, h, visible } from "./dom.js";
 import { SIGNS } from "./format.js";
 import { jsonView } from "./json.js";
 
@@ -46,7 +46,7 @@ export function errorView(error, command) {
       error.http_status ? h("span", { class: "tag" }, `HTTP ${error.http_status}`) : null,
       error.provider ? h("span", { class: "tag" }, error.provider) : null,
     ),
-    h("p", { class: "error-message" }, error.message),
+    h("p", { class: "error-message" }, visible(String(error.message))),
     error.path ? h("p", { class: "muted" }, "at ", h("code", null, error.path)) : null,
     causes.length
       ? h(

@@ -1,20 +1,29 @@
-// Where the time went: one row for each step, attempt and call, with waiting apart. Rows out of sight are not
-// made, and what is narrower than a pixel is drawn once.
+// Where the time went: one row for each step, attempt and call, with waiting apart. The items of a for_each and
+// the runs that steps began fold. Rows out of sight are not made, and what is narrower than a pixel is drawn once.
 
 import { button, fill, h } from "./dom.js";
 import { duration, SIGNS } from "./format.js";
 import { WindowedList } from "./windowed.js";
 
 /** @typedef {import("./fold.js").Span} Span */
-/** @typedef {{spans: Span[], label: string, depth: number, key: string, folds: boolean, open: boolean, span: Span | null}} Row */
+/** @typedef {import("./fold.js").RunFold} RunFold */
+/**
+ * `run`: the id of the run that a row is of, if it is another one than the page is of.
+ * @typedef {{spans: Span[], label: string, depth: number, key: string, folds: boolean, open: boolean, span: Span | null, run: string | null}} Row
+ */
 
 const ROW = 26;
 const BUCKETS = 400;
+const DEEPEST = 20;
 
 export class Timeline {
-  /** @param {(span: Span) => void} onSelect */
-  constructor(onSelect) {
+  /**
+   * @param {(span: Span, run: string | null) => void} onSelect
+   * @param {(run: string) => RunFold} foldOf what is known of a run that a step began; `tick` when it is more
+   */
+  constructor(onSelect, foldOf) {
     this._onSelect = onSelect;
+    this._foldOf = foldOf;
     /** @type {Row[]} */
     this._rows = [];
     /** @type {Map<string, boolean>} what people opened and closed */
@@ -63,29 +72,34 @@ export class Timeline {
     this._begin = fold.start;
     const now = fold.ended || this._past ? fold.last : Date.now();
     this._end = Math.max(now, fold.start + 1);
-    this._rows = this._tree(fold);
+    this._rows = [];
+    this._tree(this._rows, fold, 0, null);
     fill(this._axis, ticks(this._end - this._begin).map(([at, text]) => h("span", { style: { left: `${at * 100}%` } }, text)));
     this._list.setCount(this._rows.length);
     this._list.refresh();
   }
 
-  /** @param {import("./fold.js").RunFold} fold */
-  _tree(fold) {
-    /** @type {Row[]} */
-    const rows = [];
+  /**
+   * @param {Row[]} rows
+   * @param {RunFold} fold
+   * @param {number} depth
+   * @param {string | null} run
+   */
+  _tree(rows, fold, depth, run) {
     const roomy = fold.spans.length + fold.calls.size <= 60;
     for (const [step, spans] of fold.steps) {
       const single = spans.length === 1 ? spans[0] : undefined;
       if (single) {
-        this._span(rows, single, 0, roomy);
+        this._span(rows, single, depth, roomy, run, single.label);
         continue;
       }
-      const key = `step:${step}`;
+      const key = `${run ?? ""}step:${step}`;
       const open = this._open.get(key) ?? (roomy && spans.length <= 8);
-      rows.push({ spans, label: `${step} × ${spans.length}`, depth: 0, key, folds: true, open, span: null });
-      if (open) for (const span of spans) this._span(rows, span, 1, roomy);
+      const items = spans.reduce((sum, span) => sum + (span.iteration === null ? 0 : 1), 0);
+      rows.push({ spans, label: `${step} × ${items || spans.length}`, depth, key, folds: true, open, span: null, run });
+      if (!open) continue;
+      for (const span of spans) this._span(rows, span, depth + 1, roomy, run, span.iteration !== null ? `[${span.iteration}]` : items ? "all items" : span.label);
     }
-    return rows;
   }
 
   /**
@@ -93,17 +107,19 @@ export class Timeline {
    * @param {Span} span
    * @param {number} depth
    * @param {boolean} roomy
+   * @param {string | null} run
+   * @param {string} label
    */
-  _span(rows, span, depth, roomy) {
-    const folds = span.children.length > 0;
-    const open = folds && (this._open.get(span.id) ?? roomy);
-    const label = depth > 0 && span.iteration !== null ? `[${span.iteration}]` : span.label;
-    rows.push({ spans: [span], label, depth, key: span.id, folds, open, span });
-    if (open) {
-      for (const child of span.children) {
-        rows.push({ spans: [child], label: child.label, depth: depth + 1, key: child.id, folds: false, open: false, span: child });
-      }
+  _span(rows, span, depth, roomy, run, label) {
+    const folds = span.children.length > 0 || span.run !== null;
+    // The events of another run are asked for when people open it, and not before.
+    const open = folds && (this._open.get(`${run ?? ""}${span.id}`) ?? (span.run === null && roomy));
+    rows.push({ spans: [span], label, depth, key: `${run ?? ""}${span.id}`, folds, open, span, run });
+    if (!open) return;
+    for (const child of span.children) {
+      rows.push({ spans: [child], label: child.label, depth: depth + 1, key: `${run ?? ""}${child.id}`, folds: false, open: false, span: child, run });
     }
+    if (span.run !== null && depth < DEEPEST) this._tree(rows, this._foldOf(span.run), depth + 1, span.run);
   }
 
   /** @param {Row} row */
@@ -111,15 +127,16 @@ export class Timeline {
     const { span } = row;
     const first = /** @type {Span} */ (row.spans[0]);
     const state = span ? span.state : first.state;
-    const chosen = span !== null && span.id === this._selected;
-    const related = row.spans.some((one) => one.step === this._step);
-    const length = span ? (span.end ?? this._end) - span.start : 0;
+    const chosen = span !== null && row.run === null && span.id === this._selected;
+    const related = row.run === null && first.step === this._step;
+    const end = row.spans.reduce((latest, one) => Math.max(latest, one.end ?? this._end), 0);
+    const length = end - first.start;
     const track = h("span", { class: "track" });
     if (span) this._bars(track, span);
     else this._merged(track, row.spans);
     const told = span
       ? `${row.label}, ${span.kind === "step" ? span.detail : span.kind}, ${state}, ${duration(length)}`
-      : `${row.label} activations`;
+      : `${row.label} activations, ${duration(length)}`;
     return h(
       "div",
       { class: `time-row${chosen ? " selected" : ""}${related ? " related" : ""}`, "data-key": row.key },
@@ -135,11 +152,11 @@ export class Timeline {
           : h("span", { class: "fold" }),
         h("span", { class: `time-kind kind-${first.kind}`, "aria-hidden": "true" }, first.kind === "model" ? "✦" : first.kind === "tool" ? "ƒ" : (SIGNS[state] ?? "")),
         span
-          ? button(row.label, () => this._onSelect(span), { class: "time-name", "aria-label": told, title: told })
-          : button(row.label, () => this._onSelect({ ...first, id: "" }), { class: "time-name", title: told }),
+          ? button(row.label, () => this._onSelect(span, row.run), { class: "time-name", "aria-label": told, title: told })
+          : button(row.label, () => this._onSelect({ ...first, id: "" }, row.run), { class: "time-name", title: told }),
       ),
       track,
-      h("span", { class: "time-length" }, span ? (span.state === "skipped" ? "skipped" : duration(length)) : ""),
+      h("span", { class: "time-length" }, span?.state === "skipped" ? "skipped" : duration(length)),
     );
   }
 

@@ -22,9 +22,22 @@ export class WindowedList {
     this._shown = new Map();
     this.body = h("div", { class: "rows", role: members?.["role"] ? "presentation" : null });
     this.element = h("div", { class: "windowed", tabindex: "0", ...members }, this.body);
-    this.element.addEventListener("scroll", () => this._ask(), { passive: true });
+    // Kept, because to ask the element for them lays the page out anew.
+    this._top = 0;
+    this._height = 0;
+    this.element.addEventListener(
+      "scroll",
+      () => {
+        this._top = this.element.scrollTop;
+        this._ask();
+      },
+      { passive: true },
+    );
     this._asked = false;
-    new ResizeObserver(() => this._ask()).observe(this.element);
+    new ResizeObserver(([entry]) => {
+      this._height = entry?.contentRect.height ?? 0;
+      this._ask();
+    }).observe(this.element);
   }
 
   /** @param {number} count */
@@ -64,17 +77,29 @@ export class WindowedList {
   /** @param {number} index */
   scrollTo(index) {
     const top = index * this.rowHeight;
-    const { scrollTop, clientHeight } = this.element;
-    if (top < scrollTop) this.element.scrollTop = top;
-    else if (top + this.rowHeight > scrollTop + clientHeight) {
-      this.element.scrollTop = top + this.rowHeight - clientHeight;
-    }
+    if (top < this._top) this._moveTo(top);
+    else if (top + this.rowHeight > this._top + this._height) this._moveTo(top + this.rowHeight - this._height);
     this._draw();
   }
 
+  scrollToEnd() {
+    this._moveTo(Math.max(0, this.count * this.rowHeight - this._height));
+    this._ask();
+  }
+
   get isAtEnd() {
-    const { scrollTop, clientHeight, scrollHeight } = this.element;
-    return scrollTop + clientHeight >= scrollHeight - this.rowHeight;
+    return this._top + this._height >= (this.count - 1) * this.rowHeight;
+  }
+
+  get top() {
+    return this._top;
+  }
+
+  /** @param {number} top */
+  _moveTo(top) {
+    if (top === this._top) return;
+    this.element.scrollTop = top;
+    this._top = top;
   }
 
   /** @param {number} index */
@@ -101,9 +126,8 @@ export class WindowedList {
   }
 
   _draw() {
-    const { scrollTop, clientHeight } = this.element;
-    const first = Math.max(0, Math.floor(scrollTop / this.rowHeight) - AROUND);
-    const last = Math.min(this.count, Math.ceil((scrollTop + (clientHeight || 600)) / this.rowHeight) + AROUND);
+    const first = Math.max(0, Math.floor(this._top / this.rowHeight) - AROUND);
+    const last = Math.min(this.count, Math.ceil((this._top + (this._height || 600)) / this.rowHeight) + AROUND);
     for (const [index, element] of this._shown) {
       if ((index < first || index >= last) && !element.contains(document.activeElement)) {
         element.remove();

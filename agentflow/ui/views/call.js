@@ -11,13 +11,16 @@ export function show({ root, path, signal, setTitle }) {
   /** @type {Map<string, string>} */
   const streamed = new Map();
   const holder = h("div", { class: "panel" });
-  const draw = () => fill(holder, h("h2", { class: "visually-hidden" }, "Messages"), callView(id, call, { state: "running", streamed, signal }));
+  const draw = () => fill(holder, h("h2", { class: "visually-hidden" }, "Messages"), callView(id, call, { state: "running", streamed, signal, alone: true }));
   fill(root, h("div", { class: "view-head" }, h("a", { class: "back", href: `#/runs/${encodeURIComponent(id)}?select=call:${encodeURIComponent(call)}`, "aria-label": "The run" }, "‹"), h("h1", null, "Model call"), h("code", null, call)), holder);
   draw();
   let over = false;
   void follow(`${runPath(id)}/events`, {
     signal,
     query: () => (over ? null : { offset: 0, type: "model.call_completed,model.call_failed", deltas: true }),
+    onState: (now) => {
+      if (now === "live") streamed.clear(); // what was written so far comes again
+    },
     onLines: (lines) => {
       for (const line of lines) {
         const event = JSON.parse(line);

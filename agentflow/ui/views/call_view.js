@@ -1,8 +1,8 @@
 // A model call: what was sent, what came back, as it comes, and what is new since the turn before.
 
 import { get, runPath } from "../lib/api.js";
-import { button, fill, h } from "../lib/dom.js";
-import { diffLines } from "../lib/diff.js";
+import { button, fill, h, visible } from "../lib/dom.js";
+import { diffLines, stableText } from "../lib/diff.js";
 import { count, duration, money } from "../lib/format.js";
 import { jsonView } from "../lib/json.js";
 import { errorView, facts, problemView } from "../lib/parts.js";
@@ -10,9 +10,9 @@ import { errorView, facts, problemView } from "../lib/parts.js";
 /**
  * @param {string} id
  * @param {string} callId
- * @param {{state: string, streamed: Map<string, string>, signal: AbortSignal}} options
+ * @param {{state: string, streamed: Map<string, string>, signal: AbortSignal, alone?: boolean}} options
  */
-export function callView(id, callId, { state, streamed, signal }) {
+export function callView(id, callId, { state, streamed, signal, alone }) {
   const holder = h("div", { class: "call" }, h("p", { class: "muted" }, "loading…"));
   get(`${runPath(id)}/calls/${encodeURIComponent(callId)}`, { signal })
     .then((call) => fill(holder, content(call)))
@@ -71,7 +71,7 @@ export function callView(id, callId, { state, streamed, signal }) {
           : call.partial
             ? jsonView(call.partial, { label: "what had arrived" })
             : h("p", { class: "muted" }, "No answer."),
-      h("a", { class: "button small", href: `#/runs/${encodeURIComponent(id)}/calls/${encodeURIComponent(callId)}` }, "Open alone"),
+      alone ? null : h("p", null, h("a", { class: "button small", href: `#/runs/${encodeURIComponent(id)}/calls/${encodeURIComponent(callId)}` }, "Open alone")),
     ];
   }
 
@@ -94,7 +94,7 @@ export function callView(id, callId, { state, streamed, signal }) {
 /** @param {any[]} messages */
 function transcript(messages) {
   return messages
-    .map((message) => [`[${message.role}]`, message.content, ...(message.tool_calls ?? []).map((/** @type {any} */ call) => `→ ${call.name}(${call.arguments})`)].filter(Boolean).join("\n"))
+    .map((message) => [`[${message.role}]`, message.content && stableText(message.content), ...(message.tool_calls ?? []).map((/** @type {any} */ call) => `→ ${call.name}(${stableText(call.arguments)})`)].filter(Boolean).join("\n"))
     .join("\n\n");
 }
 
@@ -108,7 +108,7 @@ export function diffView(before, after) {
   return h(
     "pre",
     { class: "diff", tabindex: "0", "aria-label": "Changes" },
-    lines.map((line) => h("span", { class: `diff-${line.kind}` }, `${signs[line.kind]} ${line.text}\n`)),
+    lines.map((line) => h("span", { class: `diff-${line.kind}` }, visible(`${signs[line.kind]} ${line.text}\n`))),
   );
 }
 

@@ -225,6 +225,7 @@ function ofStep(about, step, spanId) {
       ["Took", duration((span.end ?? fold.last) - span.start)],
       ["Attempt", String(span.attempt)],
       ["Events", h("span", null, offsetLink(about, span.offset), " to ", offsetLink(about, span.last))],
+      ["Run", span.run ? h("a", { href: `#/runs/${encodeURIComponent(span.run)}` }, h("code", null, span.run)) : null],
     ]),
     requests.length && about.at === null ? openRequests(about) : null,
     error ? errorView(error, held ? `agentflow retry ${shell(id)} ${shell(step)}` : undefined) : null,

@@ -6,6 +6,7 @@ import { when } from "../lib/format.js";
 import { formOf } from "../lib/form.js";
 import { jsonView } from "../lib/json.js";
 import { commandButton, problemView } from "../lib/parts.js";
+import { planReview } from "./plan_card.js";
 
 /**
  * @param {any} request as the inbox gives it
@@ -15,7 +16,8 @@ import { commandButton, problemView } from "../lib/parts.js";
 export function requestCard(request, session, onDecided) {
   const id = request.workflow_id;
   const problem = h("div", { "aria-live": "assertive" });
-  const title = TITLES[request.kind] ?? request.kind;
+  const isPlan = request.request_type === "review" && typeof request.subject?.plan_digest === "string";
+  const title = isPlan ? "Review a plan" : (TITLES[request.kind] ?? request.kind);
   const name = `${request.request_id}-title`;
   return h(
     "article",
@@ -30,9 +32,9 @@ export function requestCard(request, session, onDecided) {
       h("span", { class: "muted", title: request.asked_at }, when(request.asked_at)),
       request.deadline ? h("span", { class: "tag" }, `until ${when(request.deadline)}`) : null,
     ),
-    h("div", { class: "subject" }, jsonView(request.subject, { open: 3, label: "what is asked" })),
+    isPlan ? null : h("div", { class: "subject" }, jsonView(request.subject, { open: 3, label: "what is asked" })),
     request.digest ? h("p", { class: "muted" }, "Your decision covers exactly this, digest ", h("code", null, String(request.digest).replace("sha256:", "").slice(0, 16)), ".") : null,
-    request.kind === "input" ? answerForm() : decisionForm(),
+    isPlan ? planReview(request, session, settle) : request.kind === "input" ? answerForm() : decisionForm(),
     problem,
   );
 

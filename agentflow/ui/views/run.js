@@ -167,8 +167,9 @@ export async function show(context) {
   }
 
   const refold = perFrame(() => {
-    shownFold = at === null ? fold : foldTo(facts, at);
+    shownFold = at === null ? fold : foldTo(facts, at, shownFold === fold ? undefined : shownFold);
     draw();
+    inspectSoon();
   }, signal);
 
   /** @param {number | null} offset */
@@ -193,9 +194,35 @@ export async function show(context) {
   // -- graph, timeline, log
 
   const graph = layout ? new GraphView(layout, (step) => select(step === null ? { kind: "run" } : { kind: "step", step })) : null;
-  const timeline = new Timeline((span) => {
-    select(span.kind === "step" ? { kind: "step", step: span.step, span: span.id } : { kind: "call", id: span.id });
-  });
+  /** @type {Map<string, RunFold>} of the runs that steps of this one began, as they are opened */
+  const begun = new Map();
+  const timeline = new Timeline((span, run) => {
+    /** @type {Selection} */
+    const chosen = span.kind === "step" ? { kind: "step", step: span.step, span: span.id } : { kind: "call", id: span.id };
+    if (run === null) select(chosen);
+    else location.hash = `#/runs/${encodeURIComponent(run)}?select=${encodeURIComponent(write(chosen))}`;
+  }, foldOf);
+
+  /** @param {string} run */
+  function foldOf(run) {
+    const known = begun.get(run);
+    if (known) return known;
+    const made = new RunFold();
+    begun.set(run, made);
+    const tick = perFrame(() => timeline.tick(), signal);
+    void follow(`${runPath(run)}/events`, {
+      signal,
+      query: () => (made.ended ? null : { after: made.offset }),
+      onLines: (batch) => {
+        for (const line of batch) {
+          const event = JSON.parse(line);
+          if (event.offset !== undefined) made.take(factOf(event));
+        }
+        tick();
+      },
+    });
+    return made;
+  }
 
   /** @type {number[] | null} places in `facts` that the filter leaves; null: all */
   let filtered = null;
@@ -205,7 +232,16 @@ export async function show(context) {
     members: { class: "windowed log", role: "listbox", "aria-label": "Log" },
     row: (index) => logRow(filtered ? /** @type {number} */ (filtered[index]) : index),
   });
-  log.element.addEventListener("scroll", () => (follows = log.isAtEnd), { passive: true });
+  let before = 0;
+  log.element.addEventListener(
+    "scroll",
+    () => {
+      // Only people scroll up; the end may have moved on since the page scrolled to it.
+      follows = log.isAtEnd || (follows && log.top >= before);
+      before = log.top;
+    },
+    { passive: true },
+  );
   log.element.addEventListener("keydown", (event) => {
     if (event.key !== "ArrowDown" && event.key !== "ArrowUp") return;
     event.preventDefault();
@@ -228,11 +264,34 @@ export async function show(context) {
     }, 150, signal),
   });
 
+  /** @type {string[]} */
+  let words = [];
+  let scanned = 0;
+  let scans = 0;
   function refilter() {
-    const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
-    filtered = words.length === 0 ? null : facts.flatMap((fact, index) => (matches(fact, index, words) ? [index] : []));
-    log.setCount(filtered ? filtered.length : facts.length);
+    words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
+    filtered = words.length === 0 ? null : [];
+    scanned = 0;
+    log.setCount(filtered ? 0 : facts.length);
     log.refresh();
+    void scan();
+  }
+
+  /** Look through what has not been looked at yet, in slices. */
+  async function scan() {
+    const mine = ++scans;
+    let since = performance.now();
+    while (filtered && scanned < facts.length) {
+      if (matches(/** @type {import("../lib/fold.js").Fact} */ (facts[scanned]), scanned, words)) filtered.push(scanned);
+      scanned++;
+      if (performance.now() - since > SLICE_MS) {
+        log.setCount(filtered.length);
+        await new Promise((resolve) => setTimeout(resolve));
+        if (mine !== scans || signal.aborted) return;
+        since = performance.now();
+      }
+    }
+    if (filtered) log.setCount(filtered.length);
   }
 
   /** @param {import("../lib/fold.js").Fact} fact @param {number} index @param {string[]} words */
@@ -288,20 +347,42 @@ export async function show(context) {
     }
   }
 
-  let drawnFor = "";
+  /** What the inspector says, in short: it is made anew when this changes, so that what people opened stays open. */
+  function inspectedKey() {
+    if (selection.kind === "event") return JSON.stringify([selection, facts.length > indexOfFact(selection.offset)]);
+    const step = selection.kind === "step" ? selection : null;
+    const spans = step ? (shownFold.steps.get(step.step) ?? []) : [];
+    const span = selection.kind === "call" ? shownFold.calls.get(selection.id) : (spans.find((one) => one.id === step?.span) ?? spans[spans.length - 1]);
+    const child = span?.children[span.children.length - 1];
+    const shown = [selection, facts.length > 0, spans.length, span && [span.id, span.state, span.attempts.length, span.waits.length, span.children.length], child?.state];
+    if (selection.kind === "call") return JSON.stringify(shown);
+    const { state, pause, output, error, provisional, last_offset } = record;
+    return JSON.stringify([
+      shown, at, Boolean(provisional), state, pause, output !== null, error?.code, [...shownFold.requests.keys()],
+      !step && inspectedTab === "usage" ? [shownFold.usage, record.budget] : null,
+      !step && inspectedTab === "state" && at === null ? last_offset : null,
+    ]);
+  }
+
+  const inspectSoon = debounced(() => drawInspector(), 200, signal);
   let drawnEmpty = true;
+  let drawnFor = "";
+  let drawnKey = "";
   function drawInspector() {
-    drawnEmpty = facts.length === 0;
+    const content = inspectedKey();
+    if (content === drawnKey) return;
     const key = JSON.stringify(selection);
     const scroll = key === drawnFor ? inspected.scrollTop : 0;
-    drawnFor = key;
     const focused = document.activeElement && inspected.contains(document.activeElement) ? document.activeElement.id : "";
     if (focused && key === drawnFor && /** @type {HTMLElement} */ (document.activeElement).matches("input, textarea, select")) return;
+    drawnFor = key;
+    drawnKey = content;
+    drawnEmpty = facts.length === 0;
     fill(inspected, inspector({ id, record, selection, fold: shownFold, facts, lines, at, session, signal, streamed, tab: inspectedTab, select, scrub, refresh, onTab: (tab) => {
       inspectedTab = tab;
       setQuery({ tab });
     } }));
-    inspected.scrollTop = scroll;
+    if (scroll) inspected.scrollTop = scroll;
     if (focused) document.getElementById(focused)?.focus();
   }
 
@@ -313,8 +394,11 @@ export async function show(context) {
     graph?.select(step);
     timeline.update(shownFold, selection.kind === "call" ? selection.id : selection.kind === "step" ? (selection.span ?? null) : null, step, at !== null);
     log.setCount(filtered ? filtered.length : facts.length);
-    log.refresh();
+    const rows = JSON.stringify([selection, at]);
+    if (rows !== drawnRows) log.refresh();
+    drawnRows = rows;
   }
+  let drawnRows = "";
   /** @param {number} offset */
   const indexOfFact = (offset) => offset - (facts[0]?.offset ?? 0);
 
@@ -330,16 +414,17 @@ export async function show(context) {
       h("section", { class: "pane pane-inspector", "aria-label": "Selection" }, inspected),
     ),
   );
-  root.addEventListener("keydown", (event) => {
-    if (/** @type {HTMLElement} */ (event.target).matches("input, textarea, select")) return;
+  document.addEventListener("keydown", (event) => {
+    if (/** @type {HTMLElement} */ (event.target).matches("input, textarea, select") || document.querySelector("dialog[open]")) return;
     if (event.key === ",") stepBy(-1);
     else if (event.key === ".") stepBy(1);
     else if (event.key === "Home") scrub(0);
     else if (event.key === "End") scrub(null);
     else if (event.key === "Escape") select({ kind: "run" });
-  });
+  }, { signal });
   root.tabIndex = -1;
   root.classList.toggle("past", at !== null);
+  if (find.value) refilter();
   drawActions();
   draw();
   drawInspector();
@@ -350,13 +435,12 @@ export async function show(context) {
   const redraw = perFrame(() => {
     if (at === null) {
       draw();
-      if (follows) log.element.scrollTop = log.element.scrollHeight;
+      if (follows) log.scrollToEnd();
     } else {
       drawScrubber();
       refoldIfReached();
     }
   }, signal);
-  const inspectSoon = debounced(drawInspector, 300, signal);
   let reached = false;
   function refoldIfReached() {
     if (!reached && at !== null && facts.length && /** @type {import("../lib/fold.js").Fact} */ (facts[facts.length - 1]).offset >= at) {
@@ -365,7 +449,7 @@ export async function show(context) {
       drawInspector();
     }
   }
-  let begun = true;
+  let first = true;
   void follow(`${runPath(id)}/events`, {
     signal,
     query: () => {
@@ -377,8 +461,9 @@ export async function show(context) {
       live.dataset["live"] = now;
       live.textContent = now === "live" ? TEXTS.live : now === "ended" ? TEXTS.ended : TEXTS.reconnecting;
       if (now === "ended" && problem) fill(notice, problemView(problem));
-      if (now === "live" && !begun) refreshSoon();
-      begun = false;
+      if (now === "live") streamed.clear(); // what was written so far comes again
+      if (now === "live" && !first) refreshSoon();
+      first = false;
     },
     onLines: async (batch) => {
       let since = performance.now();
@@ -401,7 +486,7 @@ export async function show(context) {
           since = performance.now();
         }
       }
-      if (find.value) refilter();
+      if (filtered) void scan();
       redraw();
       if (drawnEmpty) drawInspector();
       else inspectSoon();
@@ -414,7 +499,6 @@ export async function show(context) {
     streamed.set(call, (streamed.get(call) ?? "") + delta.data.text);
     const element = document.getElementById(`stream-${call}`);
     if (element) element.textContent = streamed.get(call) ?? "";
-    else if (selection.kind === "call" && selection.id === call) inspectSoon();
   }
 
   const ticking = setInterval(() => {

@@ -3,6 +3,7 @@
 import { get, post, runPath } from "../lib/api.js";
 import { h } from "../lib/dom.js";
 import { formOf, jsonField } from "../lib/form.js";
+import { loaded } from "../lib/json.js";
 import { ask } from "../lib/parts.js";
 
 /** @param {string} label @param {HTMLElement} control */
@@ -48,8 +49,9 @@ export function askCancel(id) {
  * @param {any} record
  * @param {{offset: number | null, step: string | null, input: any}} from
  */
-export async function askFork(record, { offset, step, input }) {
+export async function askFork(record, { offset, step, input: given }) {
   const id = record.workflow_id;
+  const input = await loaded(given);
   const steps = Object.keys(record.steps);
   const failed = Object.values(record.steps).some((/** @type {any} */ one) => one.state === "failed");
   const from = h(
@@ -82,7 +84,10 @@ export async function askFork(record, { offset, step, input }) {
     content: [
       h("p", null, "A new run goes on from there. What was recorded before is kept and not paid for again; this run stays as it is."),
       field("From", from),
-      h("details", null, h("summary", null, "Edit the input"), fields.element),
+      h("details", { ontoggle: (/** @type {Event} */ event) => {
+        // Steps that have begun had the old input.
+        if (/** @type {HTMLDetailsElement} */ (event.target).open) from.value = "begin";
+      } }, h("summary", null, "Edit the input"), h("p", { class: "hint" }, "With another input the new run begins anew."), fields.element),
       h("details", null, h("summary", null, "Edit results"), outputs.element),
     ],
     action: "Fork",
@@ -91,8 +96,8 @@ export async function askFork(record, { offset, step, input }) {
       const edits = {};
       const value = fields.value();
       if (value !== undefined && JSON.stringify(value) !== JSON.stringify(input)) edits["input"] = value;
-      const given = outputs.value();
-      if (given !== undefined) edits["outputs"] = given;
+      const changed = outputs.value();
+      if (changed !== undefined) edits["outputs"] = changed;
       /** @type {Record<string, any>} */
       const body = Object.keys(edits).length ? { edits } : {};
       if (from.value === "begin") body["offset"] = 0;

@@ -299,6 +299,8 @@ export async function show(context) {
       list.setCount(rows.length);
     } finally {
       loading = false;
+      // The list was loaded anew meanwhile: nobody has asked for what follows it.
+      if (mine !== generation && !signal.aborted) list.refresh();
     }
   }
 
@@ -333,9 +335,9 @@ export async function show(context) {
 
   // -- keys
 
-  root.addEventListener("keydown", (event) => {
+  document.addEventListener("keydown", (event) => {
     const target = /** @type {HTMLElement} */ (event.target);
-    if (target.matches("input:not([type=checkbox]), select, textarea")) return;
+    if (target.matches("input:not([type=checkbox]), select, textarea") || document.querySelector("dialog[open]")) return;
     const at = Number(target.closest("[aria-rowindex]")?.getAttribute("aria-rowindex") ?? 1) - 2;
     const down = event.key === "j" || event.key === "ArrowDown";
     const up = event.key === "k" || event.key === "ArrowUp";
@@ -348,7 +350,7 @@ export async function show(context) {
       select(rows[at].workflow_id, !selected.has(rows[at].workflow_id));
       list.refreshRow(at);
     }
-  });
+  }, { signal });
 
   fill(
     root,

@@ -296,6 +296,46 @@ async def first_event(seconds: float) -> None:
         report("first_event_sqlite", "the same, p99", p99 * 1e3, "ms")
 
 
+async def all_events(seconds: float) -> None:
+    """From before the append to a client of `/events`, beside the sync that each append waits for."""
+    async with subject("daemon") as target, AsyncExitStack() as stack:
+        await target.command("write 1 0")
+        found: list[Reader] = []
+        for _ in range(10):
+            connection = await target.connect()
+            stack.callback(connection.close)
+            connection.writer.write(get("/events?cursor=latest&heartbeat=off"))
+            await connection.reader.readuntil(b"\r\n\r\n")
+            found.append(Reader(connection))
+        total, times = int(50 * seconds), list[float]()
+        reading = [asyncio.ensure_future(reader.read(total, delays=True)) for reader in found]
+        for _ in range(total // 10):  # the probes are of the same time as the appends
+            await target.command("write 10 100")
+            times.append(sync_time())
+        await asyncio.gather(*reading)
+        delays = statistics.median([delay for reader in found for delay in reader.delays])
+        sync = statistics.median(times)
+        report("all_events_sqlite", "append to /events", delays, "ms")
+        report("all_events_sqlite", "fdatasync of 4 KiB", sync, "ms")
+        report("all_events_sqlite", "beside the sync", delays - sync, "ms")
+        submitting, streaming = await target.connect(), await target.connect()
+        streaming.writer.write(get("/events?cursor=latest&heartbeat=off"))
+        await streaming.reader.readuntil(b"\r\n\r\n")
+        waited, times = list[float](), list[float]()
+        for _ in range(total):
+            began = time.perf_counter()
+            answer = asyncio.ensure_future(submitting.ask(SUBMIT_SLOW))
+            await streaming.reader.readuntil(b'"workflow.started"')
+            waited.append((time.perf_counter() - began) * 1e3)
+            await answer
+            await streaming.reader.readuntil(b'"workflow.completed"')
+            times.append(sync_time(1))
+        submitted, sync = statistics.median(waited[5:]), statistics.median(times[5:])
+        report("all_events_sqlite", "submit to /events", submitted, "ms")
+        report("all_events_sqlite", "fdatasync, probed between", sync, "ms")
+        report("all_events_sqlite", "beside the sync", submitted - sync, "ms")
+
+
 async def memory(seconds: float) -> None:
     async with subject("daemon") as target, AsyncExitStack() as stack:
         await target.command("runs 50")
@@ -324,13 +364,20 @@ async def idle(seconds: float) -> None:
 
     async def share(target: Target) -> float:
         busy = cpu(target.process.pid)
-        await asyncio.sleep(3)
-        return (cpu(target.process.pid) - busy) / 3 * 100
+        await asyncio.sleep(10)
+        return (cpu(target.process.pid) - busy) / 10 * 100
 
     async with subject("daemon") as target:
         report("idle", "no stream", await share(target), "% of a CPU")
         async with readers(target, 1_000):
             report("idle", "1000 streams of one run", await share(target), "% of a CPU")
+    async with subject("daemon") as target, AsyncExitStack() as stack:
+        for _ in range(300):
+            stream = await target.connect()
+            stack.callback(stream.close)
+            stream.writer.write(get("/events?cursor=latest"))
+            await stream.reader.readuntil(b"\r\n\r\n")
+        report("idle", "300 streams of all runs", await share(target), "% of a CPU")
     async with subject("daemon") as target, AsyncExitStack() as stack:
         connection = await target.connect()
         submit = post("/workflows?wait=30", {"definition": WAITING})
@@ -355,6 +402,7 @@ CASES: dict[str, Callable[[float], Awaitable[None]]] = {
     "fan_out": fan_out,
     "delays": delays,
     "first_event": first_event,
+    "all_events": all_events,
     "memory": memory,
     "idle": idle,
 }

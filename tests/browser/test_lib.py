@@ -1,0 +1,199 @@
+"""The small modules of the page alone, in a real Chromium: forms, formats, differences, hidden text."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+import pytest
+from playwright.async_api import expect
+
+from agentflow.docs import TOPICS
+from tests.browser.kit import opened
+from tests.browser.test_views import address
+from tests.unit.server.kit import serving
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+FORM = """
+async ([schema, initial]) => {
+  const { formOf } = await import("./lib/form.js");
+  const field = formOf(schema, initial ?? undefined, {label: "Answer"});
+  window.field = field;
+  document.querySelector("main").replaceChildren(field.element);
+}
+"""
+VALUE = (
+    "() => { try { return {value: window.field.value()} } catch (error) { return {error: error.message} } }"
+)
+
+SCHEMA = {
+    "type": "object",
+    "title": "<img src=x onerror=alert(1)>",
+    "$defs": {"place": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}},
+    "properties": {
+        "name": {"type": "string", "minLength": 1, "title": "<b>Name</b>"},
+        "story": {"type": "string", "maxLength": 5_000},
+        "mail": {"type": "string", "format": "email"},
+        "day": {"type": "string", "format": "date"},
+        "amount": {"type": "number", "minimum": 0, "maximum": 10},
+        "count": {"type": "integer", "default": 3},
+        "agreed": {"type": "boolean"},
+        "size": {"enum": ["S", "M", 7, None]},
+        "fixed": {"const": {"a": 1}},
+        "maybe": {"type": ["string", "null"]},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "place": {"$ref": "#/$defs/place"},
+        "either": {
+            "oneOf": [
+                {"title": "by mail", "type": "object", "properties": {"to": {"type": "string"}}},
+                {"title": "by number", "type": "integer"},
+            ]
+        },
+        "anything": {},
+        "map": {"type": "object", "additionalProperties": {"type": "integer"}},
+    },
+    "required": ["name", "amount", "agreed", "size", "fixed", "place", "either"],
+}
+
+
+async def test_a_form_gives_what_its_schema_asks_for(browser, served):
+    async with opened(browser) as (page, _):
+        await page.goto(address(served))
+        await expect(page.locator("h1")).to_be_visible()
+        await page.evaluate(FORM, [SCHEMA, None])
+        label = page.get_by_label
+        assert "write a number" in (await page.evaluate(VALUE))["error"]
+        await page.locator("main input[type=text]").first.fill("Ada")
+        assert await page.locator("main b, main img").count() == 0
+        await label("story").fill("Once\nupon")
+        await label("mail").fill("ada@example.com")
+        await label("day").fill("2026-01-31")
+        await label("amount").fill("2.5")
+        await label("agreed").check()
+        await label("size").select_option(label="7")
+        await page.get_by_role("button", name="Add").click()
+        await label("tags item").fill("red")
+        await page.get_by_role("button", name="Add").click()
+        await label("tags item").nth(1).fill("blue")
+        await page.get_by_role("button", name="Remove").first.click()
+        await label("city").fill("London")
+        await label("either").select_option(label="by number")
+        await page.get_by_role("spinbutton", name="by number").fill("12")
+        await label("map").fill('{"a": }')
+        assert (await page.evaluate(VALUE))["error"].startswith("map: ")
+        await label("map").fill('{"a": 1}')
+        value = (await page.evaluate(VALUE))["value"]
+        assert value == {
+            "name": "Ada",
+            "story": "Once\nupon",
+            "mail": "ada@example.com",
+            "day": "2026-01-31",
+            "amount": 2.5,
+            "count": 3,
+            "agreed": True,
+            "size": 7,
+            "fixed": {"a": 1},
+            "tags": ["blue"],
+            "place": {"city": "London"},
+            "either": 12,
+            "map": {"a": 1},
+        }
+        jsonschema.validate(value, SCHEMA)
+        # What was there before is in the fields.
+        await page.evaluate(FORM, [SCHEMA, value])
+        assert (await page.evaluate(VALUE))["value"] == value
+
+
+@pytest.mark.parametrize(
+    ("schema", "filled", "value"),
+    [
+        ({"type": "string"}, "XL", "XL"),
+        ({"type": "integer"}, "7", 7),
+        ({"type": "null"}, "null", None),
+        (True, '{"a": [1]}', {"a": [1]}),
+        ({"$ref": "https://elsewhere.example/x"}, "[1]", [1]),
+        ({"$ref": "#"}, "1", 1),
+        ({"type": "array", "items": [{"type": "string"}]}, '["a"]', ["a"]),
+        ({"anyOf": [{"type": "null"}, {"type": "string"}]}, "x", "x"),
+    ],
+    ids=json.dumps,
+)
+async def test_any_schema_has_a_field(browser, served, schema, filled, value):
+    async with opened(browser) as (page, watch):
+        await page.goto(address(served))
+        await expect(page.locator("h1")).to_be_visible()
+        await page.evaluate(FORM, [schema, None])
+        await page.locator("main input, main textarea").first.fill(filled)
+        assert (await page.evaluate(VALUE))["value"] == value
+        assert not any("elsewhere" in url for url in watch.requests)
+
+
+LIBRARY = """
+async () => {
+  const { duration, bytes, brief, count, money, shell, when } = await import("./lib/format.js");
+  const { diffLines, stableText } = await import("./lib/diff.js");
+  const { ticks } = await import("./lib/timeline.js");
+  const { visible } = await import("./lib/dom.js");
+  const large = Array.from({length: 2_000_000}, (_, i) => i);
+  const began = performance.now();
+  const begins = brief(large, 20);
+  const took = performance.now() - began;
+  const whole = performance.now();
+  JSON.stringify(large);
+  const stringified = performance.now() - whole;
+  return {
+    durations: [null, -1, 0, 999, 1000, 9_949, 59_000, 61_000, 3_600_000, 200_000_000].map(duration),
+    bytes: [0, 1023, 1024, 1048576, 5 * 2**30].map(bytes),
+    money: [0, 0.0000012, 0.5, 12.345].map(money),
+    count: count(1234567),
+    shell: ["abc", "a b", "it's", "$(rm)"].map(shell),
+    when: when(Date.now() - 65_000),
+    brief: [brief("a  b\\n c"), brief({a: [1, "x"]}), begins],
+    cheap: took < stringified,
+    diff: diffLines("a\\nb\\nc", "a\\nx\\nc\\nd").map(line => line.kind[0] + line.text),
+    stable: stableText({b: 1, a: {d: 1, c: 2}}) === stableText({a: {c: 2, d: 1}, b: 1}),
+    ticks: [1, 60, 86_400_000, 1e12].map(length => ticks(length).length),
+    visible: visible("a\\u202eb\\u200bc").map(one => one.textContent ?? one),
+  };
+}
+"""
+
+
+async def test_the_small_functions(browser, served):
+    async with opened(browser) as (page, _):
+        await page.goto(address(served))
+        await expect(page.locator("h1")).to_be_visible()
+        found = await page.evaluate(LIBRARY)
+    assert found["durations"] == [
+        *("", "0 ms", "0 ms", "999 ms", "1.0 s", "9.9 s", "59 s"),
+        *("1 min 1 s", "1 h 0 min", "2 d 7 h"),
+    ]
+    assert found["bytes"] == ["0 B", "1023 B", "1.0 KiB", "1.0 MiB", "5.0 GiB"]
+    assert found["money"] == ["$0", "$0.000001", "$0.50", "$12.35"]
+    assert (found["count"], found["when"]) == ("1,234,567", "1 min ago")
+    assert found["shell"] == ["abc", "'a b'", "'it'\\''s'", "'$(rm)'"]
+    assert found["brief"] == ["a b c", '{"a":[1,"x"]}', "[0,1,2,3,4,5,6,7,8,…"]
+    assert found["cheap"]  # the beginning of a large value is not the whole of it
+    assert found["diff"] == ["sa", "rb", "ax", "sc", "ad"]
+    assert found["stable"]
+    assert all(1 <= count <= 12 for count in found["ticks"])
+    assert found["visible"] == ["a", "U+202E", "b", "U+200B", "c"]
+
+
+async def test_the_documentation_has_every_topic_of_help(browser, tmp_path):
+    async with serving(tmp_path) as served, opened(browser) as (page, _):
+        await page.goto(address(served, "#/docs"))
+        links = page.locator(".docs nav a")
+        await expect(links.first).to_be_visible()
+        shown = await links.evaluate_all("all => all.map(one => one.hash.slice('#/docs/'.length))")
+        assert set(shown) == set(TOPICS)
+        for topic in shown:
+            await page.goto(address(served, f"#/docs/{topic}"))
+            await expect(page.locator(f'.docs nav a[href="#/docs/{topic}"]')).to_have_attribute(
+                "aria-current", "page"
+            )
+            await expect(page.locator(".prose h1")).to_have_count(1)
+            text = await page.locator(".prose").inner_text()
+            assert "](" not in text, topic  # a link that was not read
+            assert "\n```" not in text, topic
