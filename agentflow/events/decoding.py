@@ -21,13 +21,16 @@ class _Row(Protocol):
     @property
     def body(self) -> bytes: ...
 
+    @property
+    def size(self) -> int: ...
+
 
 async def decode_page(rows: Sequence[_Row]) -> list[Event[Any]]:
     """Return the events of these rows; in a thread if they have more than 256 KiB together.
 
     Raises LogCorrupt and ConfigurationError as `decode` does.
     """
-    if sum(len(row.body) for row in rows) <= _LONG_BYTES:
+    if sum(row.size for row in rows) <= _LONG_BYTES:
         return _decode_each(rows)
     return await compute_aside(_decode_each, rows)
 

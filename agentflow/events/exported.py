@@ -20,12 +20,12 @@ import msgspec
 
 from agentflow.definition.type_errors import undecodable
 from agentflow.errors import InvalidExport, LogCorrupt, StoreError
+from agentflow.events.blobs import blob_hash
 from agentflow.events.catalogue import TERMINAL_TYPES, WorkflowStarted
-from agentflow.events.envelope import Event, StoredEvent, decode, micros
+from agentflow.events.envelope import Event, StoredEvent, decode, micros, stored_event
 from agentflow.events.memory import MemoryLog
 from agentflow.events.owner import Owner
 from agentflow.events.rows import Append, RunMeta, Swept
-from agentflow.events.rules import blob_hash
 from agentflow.events.tombstone import Tombstone
 
 __all__ = ["Attachment", "ExportedLog", "encode_attachment", "read_export"]
@@ -192,7 +192,7 @@ class _Reader:
         except (LogCorrupt, ValueError) as error:
             reason = str(error).removeprefix("an event cannot be read: ")
             raise self.fail(f"this is no event: {reason}") from None
-        stored = StoredEvent(event.offset, ts, event.type, body)
+        stored = stored_event(event.offset, ts, event.type, body)
         if self.log is None:
             self._begin(event, stored)
         assert self.log is not None

@@ -54,7 +54,7 @@ async def export_run(log: EventLog, workflow_id: str, last: int | None = None) -
     while offset <= last and (page := await log.read(workflow_id, offset, min(_PAGE, last - offset + 1))):
         for event in page:
             first = first or event.body
-            names |= names_in(event.body)
+            names |= names_in(event.text).difference(blob.name for blob in event.blobs)
             yield event.body
         offset = page[-1].offset + 1
     for snapshot in kept.values():

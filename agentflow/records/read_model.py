@@ -28,6 +28,7 @@ from agentflow.events.catalogue import SystemStateSaved, WorkflowStarted
 from agentflow.events.decoding import decode_page
 from agentflow.events.endings import final_usage
 from agentflow.events.envelope import Event, decode
+from agentflow.events.fork_base import expand_base
 from agentflow.events.ids import iso, micros
 from agentflow.events.log import EventLog, RunRow
 from agentflow.events.rows import Order, Page
@@ -484,9 +485,10 @@ async def base_of_fork(log: EventLog, ref: str) -> bytes:
     Raises LogCorrupt if they are not in the store.
     """
     body = await log.get_blob(ref)
-    if body is None:
+    whole = None if body is None else await expand_base(body, log.get_blob)
+    if whole is None:
         raise LogCorrupt(f"the base of a fork, {ref}, is not in the store")
-    return body
+    return whole
 
 
 def _keep(kept: dict[str, K], key: str, value: K) -> None:

@@ -137,7 +137,7 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             for event in made:
                 sealed = store(event, batch.ts)
                 stored.append(sealed)
-                if len(sealed.body) > _LARGE_BYTES and len(stored) < len(made):
+                if sealed.size > _LARGE_BYTES and len(stored) < len(made):
                     return self._commit_slowly(batch, made[len(stored) :], stored, sender)
         except Exception as error:  # fails this run alone: the bus serves all others
             _tell_failure(batch, error, sender)

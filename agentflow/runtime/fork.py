@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from agentflow.aside import compute_aside
 from agentflow.definition.diagnostics import or_which, sort_diagnostics
 from agentflow.definition.loader import Definition
 from agentflow.errors import CommandRefused, DefinitionError, RunExists, RunNotFound
 from agentflow.events.catalogue import ForkOrigin, SystemStateSaved, WorkflowStarted
 from agentflow.events.envelope import decode, encode, micros
+from agentflow.events.fork_base import encode_base
 from agentflow.events.log import EventLog
 from agentflow.records.pipeline import REQUESTER_LABEL, requester_of
 from agentflow.records.read_model import base_of_fork
@@ -83,7 +85,10 @@ async def fork_base(
             body = encode(msgspec.structs.replace(decode(body), data=data))
         kept.append(event)
         lines.append(body)
-    blob = b"\n".join(lines)
+    types = [event.data.event_type for event in kept]
+    blob, values = await compute_aside(encode_base, list(zip(types, lines, strict=True)))
+    for value in values:
+        await log.put_blob(value)
     ref = await log.put_blob(blob)
     saved = SystemStateSaved(
         kind="fork_base",

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agentflow.errors import AgentflowError, LogClosed
+from agentflow.events.blobs import blob_hash
 from agentflow.events.group import GroupCommit
 from agentflow.events.owner import Owner
 from agentflow.events.rows import Append, Swept
-from agentflow.events.rules import blob_hash
 from agentflow.events.sqlite import calls
 from agentflow.events.sqlite.database import open_database
 from agentflow.events.sqlite.failures import unusable

@@ -15,7 +15,7 @@ import pytest
 
 from agentflow.errors import RunGone
 from agentflow.events.open import open_log
-from agentflow.events.rules import blob_hash
+from agentflow.events.blobs import blob_hash
 from tests.unit.events.collector import SHARED
 from tests.unit.events.support import ROOT
 
