@@ -83,6 +83,8 @@ def _as_json(policy: RetentionPolicy, plan: RetentionPlan, collected: Collected 
         "runs": plan.runs,
         "bytes": plan.bytes,
         "bytes_after": plan.bytes_after,
+        "removal_count": plan.removal_count if collected is None else collected.done_count,
+        "kept_count": plan.kept_count,
     }
     if collected is not None:
         found |= {"skipped": collected.skipped, "swept": collected.swept}
@@ -102,10 +104,12 @@ def _as_text(policy: RetentionPolicy, plan: RetentionPlan, collected: Collected 
         lines += [columns(("ID", "ACTION", "STATE", "SIZE", "WHY"), rows), ""]
     kept = plan.kept if collected is None else [*plan.kept, *collected.skipped]
     lines += [f"{each.workflow_id} stays: {each.reason}" for each in kept]
-    freed = sum(r.bytes for r in removals)
+    gone = plan.removal_count if collected is None else collected.done_count
+    if gone > len(removals):
+        lines += [f"… and {count(gone - len(removals), 'more run')}", ""]
     verb = "would go" if collected is None else "gone"
     lines.append(
-        f"{len(removals)} of {count(plan.runs, 'run')} {verb}, {size_text(freed)} of {size_text(plan.bytes)}"
+        f"{gone} of {count(plan.runs, 'run')} {verb}, {size_text(plan.freed)} of {size_text(plan.bytes)}"
     )
     if policy.max_bytes is not None and plan.bytes_after > policy.max_bytes:
         over = size_text(plan.bytes_after - policy.max_bytes)

@@ -187,9 +187,9 @@ class Daemon:
                 now = runtime.clock.now()
                 done = await upkeep(runtime.log, self._config.retention, now)
                 await ResultCache(runtime.log, runtime.clock).sweep()
-                gone = done.collected.done if done.collected else []
+                gone = done.collected.done_count if done.collected else 0
                 if gone:
-                    _log.info("runs_collected", runs=len(gone))
+                    _log.info("runs_collected", runs=gone)
             except AgentflowError as error:
                 _log.warning("retention_failed", error=str(error))
             await asyncio.sleep(_DAY)
