@@ -99,7 +99,7 @@ class RetentionScan:
     """Decides which runs a policy takes at `now` (µs), while the rows of a store pass by.
 
     First `note` every row that has not ended and, by size, `weigh` every one that has; `begin` ends that.
-    Then `take` says of each ended row what becomes of it: those that ended first go, but are met in any order.
+    Then `take` says of each ended row what becomes of it; the rows may come in any order.
     """
 
     def __init__(self, policy: RetentionPolicy, now: int) -> None:
