@@ -28,6 +28,7 @@ __all__ = [
     "Upcaster",
     "decode",
     "encode",
+    "id_of",
     "iso",
     "micros",
     "new_id",
@@ -105,6 +106,18 @@ class StoredEvent(msgspec.Struct, frozen=True, gc=False):
     def size(self) -> int:
         """Bytes of `body`."""
         return len(self.text) + sum(blob.saved for blob in self.blobs) if self.blobs else len(self.text)
+
+
+class _Id(msgspec.Struct):
+    id: str
+
+
+_id_decoder = msgspec.json.Decoder(_Id)
+
+
+def id_of(event: StoredEvent) -> str:
+    """Return the id of a stored event."""
+    return _id_decoder.decode(event.text).id
 
 
 def stored_event(offset: int, ts: int, type: str, body: bytes) -> StoredEvent:

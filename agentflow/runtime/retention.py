@@ -23,7 +23,7 @@ from agentflow.events.retention import (
     RetentionPolicy,
     RetentionScan,
 )
-from agentflow.events.rows import ENDED, RunRow
+from agentflow.events.rows import ENDED, OPEN, RunRow
 from agentflow.records.damage import warn_of_damage
 from agentflow.records.history import Executions
 from agentflow.records.read_model import ReadModel
@@ -33,7 +33,6 @@ from agentflow.records.upkeep import Collected, Upkeep
 __all__ = ["collect", "keep_records", "retention_plan", "upkeep"]
 
 _PAGE_ROWS = 2_000
-_OPEN = ("pending", "running", "waiting", "paused")
 _SWEEP_GRACE_US = 3_600_000_000
 """µs; a blob or definition that was put less than an hour ago may be named by an event on its way."""
 
@@ -119,7 +118,7 @@ async def _scan(log: EventLog, policy: RetentionPolicy, now: int) -> RetentionSc
     """Return a scan that has seen every run. Raises Unsupported as `upkeep`."""
     _check_supported(log, policy)
     scan = RetentionScan(policy, now)
-    async for rows in _pages(log, *_OPEN):
+    async for rows in _pages(log, *OPEN):
         for row in rows:
             scan.note(row)
     async for rows in _pages(log, *(ENDED if scan.weighs else ())):

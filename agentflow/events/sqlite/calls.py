@@ -42,6 +42,7 @@ __all__ = [
     "put_blob",
     "put_definition",
     "put_snapshot",
+    "register",
     "release",
     "save_cursor",
     "trim",
@@ -113,6 +114,13 @@ def put_snapshot(db: sqlite3.Connection, workflow_id: str, kind: str, offset: in
         "INSERT OR REPLACE INTO snapshot (run, kind, offset, crc, body) VALUES (?, ?, ?, ?, ?)",
         (find_run(db, workflow_id)[0], kind, offset, crc32(data), data),
     )
+
+
+def register(db: sqlite3.Connection, owner: Owner, locks: OwnerLocks) -> None:
+    """Implement `EventLog.register`. The kernel gives the lock up however the process ends, so that it is a
+    lease without a clock; another incarnation has another lock."""
+    if owner.lock and owner.lock == this_process().lock:
+        locks.hold(owner.lock)
 
 
 def claim(db: sqlite3.Connection, workflow_id: str, owner: Owner, locks: OwnerLocks) -> int:

@@ -95,6 +95,10 @@ class SqliteLog(SqliteReading):
         """Implement `EventLog.drop_cursor`."""
         await self._write(calls.drop_cursor, consumer)
 
+    async def register(self, owner: Owner) -> None:
+        """Implement `EventLog.register`: holds the lock of this process beside the store."""
+        await self._write(calls.register, owner, self._store.locks)
+
     async def claim(self, workflow_id: str, owner: Owner) -> int:
         """Implement `EventLog.claim`."""
         return await self._write(calls.claim, workflow_id, owner, self._store.locks)

@@ -18,7 +18,7 @@ __all__ = ["sweep"]
 T = TypeVar("T")
 Run = Callable[..., Awaitable[T]]
 
-_ROWS = 500  # batches deleted in one step
+_ROWS = 1_000  # batches deleted in one step
 _RUNS = 20_000  # rows of runs that one step looks at
 _PAGES = 200  # 0.8 MB of the file given back in one step
 
