@@ -71,6 +71,10 @@ class BaseLog(ABC):
         """Implement `EventLog.is_alive`: by the id of the process."""
         return owner.alive()
 
+    async def is_archived(self, workflow_id: str) -> bool:
+        """Implement `EventLog.is_archived`: this store has no archive."""
+        return False
+
     async def holds(self, batch: Append) -> bool:
         """Implement `EventLog.holds`, by the id of the event that stands at the offset of the batch."""
         try:

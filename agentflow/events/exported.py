@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -28,7 +29,7 @@ from agentflow.events.owner import Owner
 from agentflow.events.rows import Append, RunMeta, Swept
 from agentflow.events.tombstone import Tombstone
 
-__all__ = ["Attachment", "ExportedLog", "encode_attachment", "read_export"]
+__all__ = ["Attachment", "ExportedLog", "encode_attachment", "read_export", "read_lines"]
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -146,6 +147,14 @@ def read_export(path: Path) -> ExportedLog:
                 reader.take(number, raw)
     except OSError as error:
         raise InvalidExport(str(path), None, f"cannot be read: {error.strerror}") from error
+    return reader.finish()
+
+
+def read_lines(name: str, lines: Iterable[bytes]) -> ExportedLog:
+    """Return the run that the lines of an exported file hold; `name` stands for the file. InvalidExport."""
+    reader = _Reader(Path(name))
+    for number, line in enumerate(lines, start=1):
+        reader.take(number, line + b"\n")
     return reader.finish()
 
 

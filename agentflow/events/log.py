@@ -163,6 +163,10 @@ class Runs(Protocol):
         """
         ...
 
+    async def is_archived(self, workflow_id: str) -> bool:
+        """Return whether a run is read from an archive. Raises RunNotFound or RunGone."""
+        ...
+
     async def count_runs(self) -> dict[str, int]:
         """Return how many runs there are, by state; states without a run are left out."""
         ...

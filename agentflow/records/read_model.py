@@ -113,6 +113,8 @@ class ReadModel:
         if made is not None and made[0] == key:
             return made[1]
         record = await self._record(workflow_id)
+        if await self.log.is_archived(workflow_id):
+            record = msgspec.structs.replace(record, archived=True)
         if row.ended:
             self._keep_record(workflow_id, key, record)
         return record

@@ -30,10 +30,10 @@ from agentflow.records.read_model import ReadModel
 from agentflow.records.trimmed import RECORD, STATE, STEPS
 from agentflow.records.upkeep import Collected, Upkeep
 
-__all__ = ["collect", "keep_records", "retention_plan", "upkeep"]
+__all__ = ["SWEEP_GRACE_US", "collect", "keep_records", "removable_pages", "retention_plan", "upkeep"]
 
 _PAGE_ROWS = 2_000
-_SWEEP_GRACE_US = 3_600_000_000
+SWEEP_GRACE_US = 3_600_000_000
 """µs; a blob or definition that was put less than an hour ago may be named by an event on its way."""
 
 
@@ -61,9 +61,8 @@ def _check_supported(log: EventLog, policy: RetentionPolicy) -> None:
 async def retention_plan(log: EventLog, policy: RetentionPolicy, now: int) -> RetentionPlan:
     """Return what `collect` would do at `now` (µs). Reads rows only. Raises Unsupported as `upkeep`."""
     scan = await _scan(log, policy, now)
-    async for rows in _pages(log, *ENDED):
-        for row in rows:
-            scan.take(row)
+    async for _ in _removals(log, scan):
+        pass
     return scan.plan()
 
 
@@ -78,8 +77,7 @@ async def collect(log: EventLog, policy: RetentionPolicy, now: int) -> Collected
     done: list[Removal] = []
     skipped: list[Kept] = []
     count = 0
-    async for rows in _pages(log, *ENDED):
-        removals = [removal for row in rows if (removal := scan.take(row)) is not None]
+    async for removals in _removals(log, scan):
         # Deletions together, so that the store commits them together; one trim at a time, since it folds.
         size = _PAGE_ROWS if policy.trim_to_events is None else 1
         for first in range(0, len(removals), size):
@@ -89,7 +87,7 @@ async def collect(log: EventLog, policy: RetentionPolicy, now: int) -> Collected
                     done.append(removal)
                 elif why is not None and len(skipped) < LISTED:
                     skipped.append(Kept(workflow_id=removal.workflow_id, reason=why))
-    swept = await log.sweep(now - _SWEEP_GRACE_US)
+    swept = await log.sweep(now - SWEEP_GRACE_US)
     done.sort(key=lambda removal: (removal.ended_at, removal.workflow_id))
     return Collected(plan=scan.plan(), done=done, done_count=count, skipped=skipped, swept=swept)
 
@@ -112,6 +110,17 @@ async def _remove(log: EventLog, removal: Removal, now: int) -> None:
     else:
         await keep_records(log, removal.workflow_id)
         await log.trim(removal.workflow_id, removal.before)
+
+
+async def removable_pages(log: EventLog, policy: RetentionPolicy, now: int) -> AsyncGenerator[list[Removal]]:
+    """Yield what `policy` takes at `now` (µs), as many runs at a time as are read together."""
+    async for removals in _removals(log, await _scan(log, policy, now)):
+        yield removals
+
+
+async def _removals(log: EventLog, scan: RetentionScan) -> AsyncGenerator[list[Removal]]:
+    async for rows in _pages(log, *ENDED):
+        yield [removal for row in rows if (removal := scan.take(row)) is not None]
 
 
 async def _scan(log: EventLog, policy: RetentionPolicy, now: int) -> RetentionScan:
