@@ -33,8 +33,9 @@ HOLD_LABEL = "hold"
 class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What goes. `max_age` in seconds since the end of a run, `max_bytes` of the events of all runs.
 
-    `keep_failed` spares failed runs. With `trim_to_events` a run that is due keeps its last so many events,
-    its row and its records, instead of going altogether. ValueError for members that do not fit the mode.
+    `keep_failed` spares failed runs; with `archive_first` a run is written to the archive before it goes.
+    With `trim_to_events` a run that is due keeps its last so many events, its row and its records, instead of
+    going altogether. ValueError for members that do not fit the mode.
     """
 
     mode: Literal["infinite", "age", "size"] = "infinite"
@@ -42,6 +43,7 @@ class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int | None = None
     keep_failed: bool = True
     trim_to_events: int | None = None
+    archive_first: bool = False
 
     def __post_init__(self) -> None:
         for mode, name, value in (("age", "max_age", self.max_age), ("size", "max_bytes", self.max_bytes)):

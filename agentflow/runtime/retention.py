@@ -12,7 +12,9 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
-from agentflow.errors import LogCorrupt, RunGone, RunNotFound, RunNotTerminal, Unsupported
+from agentflow.errors import ConfigurationError, LogCorrupt, RunGone, RunNotFound, RunNotTerminal, Unsupported
+from agentflow.events.archive import Archive
+from agentflow.events.archived import ArchivedRuns
 from agentflow.events.envelope import decode
 from agentflow.events.log import EventLog
 from agentflow.events.retention import (
@@ -25,6 +27,7 @@ from agentflow.events.retention import (
 )
 from agentflow.events.rows import ENDED, OPEN, RunRow
 from agentflow.records.damage import warn_of_damage
+from agentflow.records.export import attachments_of
 from agentflow.records.history import Executions
 from agentflow.records.read_model import ReadModel
 from agentflow.records.trimmed import RECORD, STATE, STEPS
@@ -33,6 +36,7 @@ from agentflow.records.upkeep import Collected, Upkeep
 __all__ = ["SWEEP_GRACE_US", "collect", "keep_records", "removable_pages", "retention_plan", "upkeep"]
 
 _PAGE_ROWS = 2_000
+_ARCHIVED_AT_ONCE = 8
 SWEEP_GRACE_US = 3_600_000_000
 """µs; a blob or definition that was put less than an hour ago may be named by an event on its way."""
 
@@ -71,8 +75,10 @@ async def collect(log: EventLog, policy: RetentionPolicy, now: int) -> Collected
 
     Rows are read and runs are removed a page at a time, so the memory it takes does not grow with them. A run
     that is damaged, or was removed or resumed meanwhile, is skipped. Raises StoreError; what was done until
-    then stays done, and the next call continues.
+    then stays done, and the next call continues. Raises ConfigurationError if runs are to be archived first
+    and there is no archive.
     """
+    archive = _archive_of(log, policy)
     scan = await _scan(log, policy, now)
     done: list[Removal] = []
     skipped: list[Kept] = []
@@ -80,8 +86,10 @@ async def collect(log: EventLog, policy: RetentionPolicy, now: int) -> Collected
     async for removals in _removals(log, scan):
         # Deletions together, so that the store commits them together; one trim at a time, since it folds.
         size = _PAGE_ROWS if policy.trim_to_events is None else 1
+        if archive is not None:
+            size = min(size, _ARCHIVED_AT_ONCE)
         for first in range(0, len(removals), size):
-            for removal, why in await _remove_all(log, removals[first : first + size], now):
+            for removal, why in await _remove_all(log, removals[first : first + size], now, archive):
                 count += why is None
                 if why is None and len(done) < LISTED:
                     done.append(removal)
@@ -92,10 +100,25 @@ async def collect(log: EventLog, policy: RetentionPolicy, now: int) -> Collected
     return Collected(plan=scan.plan(), done=done, done_count=count, skipped=skipped, swept=swept)
 
 
-async def _remove_all(log: EventLog, removals: list[Removal], now: int) -> list[tuple[Removal, str | None]]:
+def _archive_of(log: EventLog, policy: RetentionPolicy) -> Archive | None:
+    if not policy.archive_first:
+        return None
+    if not isinstance(log, ArchivedRuns):
+        raise ConfigurationError(
+            "archive_first: no archive is configured",
+            hint='set archive = "s3://BUCKET/PREFIX" in agentflow.toml',
+        )
+    return log.archive
+
+
+async def _remove_all(
+    log: EventLog, removals: list[Removal], now: int, archive: Archive | None
+) -> list[tuple[Removal, str | None]]:
     """Carry removals out; of each why it was skipped, or None."""
     found: list[tuple[Removal, str | None]] = []
-    removed = await asyncio.gather(*(_remove(log, each, now) for each in removals), return_exceptions=True)
+    removed = await asyncio.gather(
+        *(_remove(log, each, now, archive) for each in removals), return_exceptions=True
+    )
     for removal, error in zip(removals, removed, strict=True):
         if error is None or isinstance(error, LogCorrupt | RunGone | RunNotFound | RunNotTerminal):
             found.append((removal, None if error is None else str(error)))
@@ -104,7 +127,10 @@ async def _remove_all(log: EventLog, removals: list[Removal], now: int) -> list[
     return found
 
 
-async def _remove(log: EventLog, removal: Removal, now: int) -> None:
+async def _remove(log: EventLog, removal: Removal, now: int, archive: Archive | None) -> None:
+    if archive is not None:
+        attached = await attachments_of(log, removal.workflow_id)
+        await archive.put(log, await log.run(removal.workflow_id), attached)
     if removal.before is None:
         await log.delete(removal.workflow_id, now)
     else:

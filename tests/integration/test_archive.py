@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import socket
 import subprocess
+import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,9 @@ from agentflow.errors import ConfigurationError, LogCorrupt, RunExists, RunGone,
 from agentflow.events.archive import Archive, open_archive
 from agentflow.events.archived import with_archive
 from agentflow.events.open import open_log
+from agentflow.events.retention import RetentionPolicy
 from agentflow.runtime.archiving import archive_ended_runs, archive_run
+from agentflow.runtime.retention import collect
 from tests.integration.test_large_values import PAYLOAD, chain, hand_on
 
 pytest.importorskip("obstore")
@@ -206,3 +209,42 @@ async def test_a_store_without_conditional_create_is_refused(tmp_path: Path, mon
         await archive.check()
     with pytest.raises(ConfigurationError, match="names no object store"):
         open_archive("nonsense://x")
+
+
+async def test_retention_archives_first(archive: Archive, tmp_path: Path):
+    policy = RetentionPolicy(mode="age", max_age=0, archive_first=True)
+    store = open_log(f"sqlite:{tmp_path / 'runs.db'}")
+    async with Runtime(with_archive(store, archive), services=SERVICES) as runtime:
+        with pytest.raises(ConfigurationError, match="no archive"):
+            await collect(store, policy, FAR)
+        await runtime.run(runtime.load(chain(1)), PAYLOAD, workflow_id="wf_a")
+        assert (await collect(runtime.log, policy, FAR)).done_count == 1
+        assert (await runtime.record("wf_a")).archived
+        with pytest.raises(RunGone):
+            await store.run("wf_a")
+    await store.close()
+
+
+def test_the_command_moves_runs_and_they_are_shown_as_before(tmp_path: Path):
+    (tmp_path / "archive").mkdir()
+    (tmp_path / "agentflow.toml").write_text(f'archive = "file://{tmp_path / "archive"}"\n')
+    store = f"sqlite:{tmp_path / 'runs.db'}"
+
+    async def run() -> None:
+        async with Runtime(store, services=SERVICES) as runtime:
+            await runtime.run(runtime.load(chain(1)), {"rows": ["x"]}, workflow_id="wf_a")
+
+    def agentflow(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "agentflow", *arguments, "--store", store]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    asyncio.run(run())
+    before = agentflow("show", "wf_a", "--json")
+    done = agentflow("archive", "--json")
+    assert (done.returncode, msgspec.json.decode(done.stdout)["runs"]) == (0, 1), done.stderr
+    assert agentflow("list", "--json").stdout.count("wf_a") == 0
+    after = msgspec.json.decode(agentflow("show", "wf_a", "--json").stdout)
+    assert after == {**msgspec.json.decode(before.stdout), "archived": True}
+    (tmp_path / "agentflow.toml").write_text("")
+    refused = agentflow("archive")
+    assert (refused.returncode, "no archive is configured" in refused.stderr) == (78, True)
