@@ -159,6 +159,17 @@ def bytes_in(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
+async def test_a_batch_that_is_trimmed_in_part_stays_readable(log: EventLog):
+    if not log.trims:
+        pytest.skip("it trims no runs")
+    await put(log, output(0, LARGE), output(1, 1))
+    await end(log, 2)
+    before = await log.read("wf_a")
+    await log.trim("wf_a", 1)
+    await log.sweep(1 << 62)
+    assert await log.read("wf_a", 1) == before[1:]
+
+
 # -- values that an earlier batch holds
 
 SHARED = {"rows": [f"row {n} of a table" for n in range(300)]}

@@ -134,7 +134,7 @@ def find_blob(db: sqlite3.Connection, name: str) -> bytes | None:
     row = db.execute("SELECT body FROM blob WHERE name = ?", (name,)).fetchone()
     if row is None:
         return None
-    if blob_hash(row[0]) != name:
+    if not isinstance(row[0], bytes) or blob_hash(row[0]) != name:
         raise damaged(f"blob {name}")
     return row[0]
 

@@ -162,6 +162,7 @@ def trim(db: sqlite3.Connection, workflow_id: str, before: int) -> int:
     names, size = {row.definition_hash}, 0
     batches = list(_kept_batches(db, run, earliest, row.last_offset))
     for batch, events in batches:
+        names.update(blob.name for event in events for blob in event.blobs)  # it is read as a whole
         for event in events[max(earliest - batch.first, 0) :]:
             names |= names_in(event.text)
             size += event.size
