@@ -101,7 +101,8 @@ def check_input_values(
         if need.name not in values:
             where = f", used at {need.line}:{need.column}" if need.used and need.line else ""
             message = f'input "{need.name}" is required{where}'
-            report.error("E_INPUT_MISSING", message, (need.line, need.column), need.path)
+            hint = f"give it: --input {need.name}=VALUE"
+            report.error("E_INPUT_MISSING", message, (need.line, need.column), need.path, hint=hint)
     for name in values:
         if name not in needs.known and not needs.open:
             hint = report.did_you_mean(name, needs.known)

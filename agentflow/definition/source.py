@@ -5,17 +5,21 @@ Reads at most one file; never guesses an encoding. Everything that is wrong goes
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import stat
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 
+from agentflow.definition.diagnostics import did_you_mean
 from agentflow.definition.report import NOWHERE, Fatal, Report, shown
 from agentflow.definition.source_text import Lines, Media, Source
 from agentflow.definition.source_tree import Array, Member, Node, Object, Place, Scalar, child_pointer
+from agentflow.json_numbers import costly_numbers
 
 __all__ = [
     "MAX_BYTES",
@@ -117,11 +121,23 @@ def read_file(path: Path, report: Report) -> tuple[bytes, Media]:
             raise report.fatal("E_FILE", f"cannot be read: {what}")
         with path.open("rb") as stream:
             data = stream.read(MAX_BYTES + 4)
+    except FileNotFoundError as error:
+        raise report.fatal("E_FILE", "there is no such file", hint=_near_file(path)) from error
     except OSError as error:
         raise report.fatal("E_FILE", f"cannot be read: {error.strerror or type(error).__name__}") from error
     if len(data) > MAX_BYTES + 3:
         raise _too_long(max(state.st_size, len(data)), report)
     return data, media
+
+
+def _near_file(path: Path) -> str | None:
+    """Return a hint: the file of the folder that is probably meant, or the folder that is missing."""
+    if not path.parent.is_dir():
+        return f"there is no folder {shown(str(path.parent))}"
+    with contextlib.suppress(OSError):
+        names = [entry.name for entry in islice(path.parent.iterdir(), 1000) if entry.suffix in _SUFFIXES]
+        return did_you_mean(path.name, sorted(names))
+    return None
 
 
 def _too_long(size: int, report: Report) -> Fatal:
@@ -153,6 +169,9 @@ def decode(data: bytes | str, report: Report, media: Media | None) -> str:
             place,
             hint="save as UTF-8",
         ) from None
+    costly = costly_numbers(data)
+    if costly is not None:
+        raise report.fatal("E_LIMIT", f"document has {costly}", (1, 1), hint="write them as strings")
     bad = _CONTROL.search(text) or (_YAML_UNPRINTABLE.search(text) if media != "json" else None)
     if bad:
         place = Lines(text).place(bad.start())

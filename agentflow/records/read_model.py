@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
+from agentflow.definition.diagnostics import or_which
 from agentflow.definition.ir import Workflow, decode_ir
 from agentflow.errors import (
     AgentflowError,
@@ -229,6 +230,7 @@ class ReadModel:
         self, workflow_id: str, step_id: str, iteration: int | None = None, attempt: int | None = None
     ) -> StepRecord:
         """Return the state record of a step. Raises StepNotFound if none that fits has begun."""
+        done: Executions | None = None
         try:
             done = await self._executions(workflow_id)
             found = done.record(workflow_id, step_id, iteration, attempt)
@@ -236,17 +238,18 @@ class ReadModel:
             found = await kept_step(self.log, workflow_id, step_id, iteration, attempt)
         if found is None:
             text = _step_text(step_id, iteration, attempt)
-            raise StepNotFound(f"{workflow_id} has no {text} that has begun")
+            raise StepNotFound(f"{workflow_id} has no {text} that has begun{_known(done, step_id)}")
         return found
 
     async def context(
         self, workflow_id: str, step_id: str, iteration: int | None = None, attempt: int | None = None
     ) -> AgentContext:
         """Return the context of a step's agent, also of a failed one. Raises StepNotFound."""
-        found = (await self._executions(workflow_id)).context(step_id, iteration, attempt)
+        done = await self._executions(workflow_id)
+        found = done.context(step_id, iteration, attempt)
         if found is None:
             text = _step_text(step_id, iteration, attempt)
-            raise StepNotFound(f"{workflow_id} has no {text} whose agent has begun")
+            raise StepNotFound(f"{workflow_id} has no {text} whose agent has begun{_known(done, step_id)}")
         return found
 
     async def compare(self, workflow_id: str, other: str) -> Comparison:
@@ -556,6 +559,12 @@ def _step_text(step_id: str, iteration: int | None, attempt: int | None) -> str:
     parts += [f"iteration {iteration}"] if iteration is not None else []
     parts += [f"attempt {attempt}"] if attempt is not None else []
     return ", ".join(parts)
+
+
+def _known(done: Executions | None, step_id: str) -> str:
+    """Return the end of a sentence about a step that is not found: the near one, or those there are."""
+    names = {} if done is None else dict.fromkeys(step.step_id for step in done.steps)
+    return "" if step_id in names else or_which(step_id, names)
 
 
 def _time(text: str | None, name: str) -> int | None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from agentflow.aside import compute_aside
+from agentflow.aside import compute_aside, is_small
 from agentflow.definition.diagnostics import or_which, sort_diagnostics
 from agentflow.definition.loader import Definition
 from agentflow.errors import CommandRefused, DefinitionError, RunExists, RunNotFound
@@ -233,7 +234,8 @@ class ForkCommand(RecoveryCommands):
             from agentflow.runtime.fork_edits import checked_edits
 
             cut = _cut(source, plan, from_step, from_failure)
-            changed = checked_edits(edits, source, begin, cut, bound.code)
+            check = partial(checked_edits, edits, source, begin, cut, bound.code)
+            changed = check() if is_small(edits) else await compute_aside(check)
         run_id = self._run_id(as_id)
         base = await fork_base(
             self.log,

@@ -19,6 +19,7 @@ from agentflow.engine.agents.conversation import parse
 from agentflow.engine.ids import derive
 from agentflow.events.deltas import DeltaHub
 from agentflow.events.tracing import active
+from agentflow.json_numbers import costly_numbers
 from agentflow.models import ModelError, ModelProvider, ModelReply
 from agentflow.models.base import DeltaSink
 from agentflow.models.parameters import sent_parameters
@@ -289,7 +290,11 @@ def _checked(reply: object) -> ModelReply:
     if not isinstance(reply, ModelReply):
         raise _BadReply(f"the adapter gave {type(reply).__name__}, not a ModelReply")
     try:
-        return _decode(msgspec.json.encode(reply))
+        written = msgspec.json.encode(reply)
+        costly = costly_numbers(written) or costly_numbers((reply.message.content or "").encode())
+        if costly is not None:
+            raise _BadReply(f"the reply holds {costly}, which take too long to read again")
+        return _decode(written)
     except UnicodeEncodeError:
         raise _BadReply("the answer holds half a surrogate pair") from None
     except (msgspec.MsgspecError, TypeError) as error:

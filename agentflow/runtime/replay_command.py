@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import UNSET
 
+from agentflow.aside import compute_aside, is_small
 from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.loader import Definition, Submission, check_inputs, definition_of
 from agentflow.errors import (
@@ -83,7 +84,8 @@ class ReplayCommand(ForkCommand):
         if policy not in _POLICIES:
             message = f"policy {policy!r} is none of {', '.join(_POLICIES)}"
             raise CommandRefused(message, code="invalid_parameter")
-        if (problem := json_problem(input)) is not None:
+        problem = json_problem(input) if is_small(input) else await compute_aside(json_problem, input)
+        if problem is not None:
             raise CommandRefused(f"input: {problem}", code="invalid_parameter")
         begin = await self._begin(workflow_id)
         recording = await self._recording(workflow_id)

@@ -318,7 +318,7 @@ def started_event(
     kept = dict(options)
     kept["models"] = bound.models
     if definition.folder is not None:
-        kept["folder"] = str(definition.folder)
+        kept["folder"] = str(definition.folder.absolute())  # resumed from another working directory too
     return WorkflowStarted(
         definition=DefinitionInfo(
             id=definition.name,

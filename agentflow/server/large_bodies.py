@@ -3,7 +3,8 @@
 Decoding holds the interpreter until it is done, for 50 to 100 ns a value, and freeing does the same. A body
 of 8 MiB could hold 4 million arrays, which is 0.4 s; so what may be in it is bounded before it is decoded.
 A name that occurs for the first time costs five times as much: distinct names have a bound of their own. So
-have the digits of long integers, whose cost grows with the square of their length.
+have the digits of long integers, whose cost grows with the square of their length, and the numbers with
+exponents.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
+from agentflow.json_numbers import costly_numbers
 from agentflow.server.problems import Refusal
 
-__all__ = ["LARGE_BODY", "LargeBodies", "check_values"]
+__all__ = ["LARGE_BODY", "LargeBodies", "check_numbers", "check_values"]
 
 LARGE_BODY: Final = 64 * 1024
 """Bytes beyond which a body is decoded in a thread, one at a time."""
@@ -61,10 +63,12 @@ class LargeBodies:
 
 def check_values(data: bytes) -> None:
     """Refuse (`payload_too_large`) a JSON text with more than 500,000 arrays, objects and members, with more
-    than 100,000 distinct names of members, or with more than 256 Ki digits in numbers of more than 100.
+    than 100,000 distinct names of members, with more than 256 Ki digits in numbers of more than 100, or with
+    numbers that `check_numbers` refuses.
 
     Takes up to 1 s, so it is for a thread.
     """
+    check_numbers(data)
     many, members = _count(data) > MAX_VALUES, data.count(b":") > MAX_NAMES
     digits = _digits(data) > MAX_DIGITS
     if not (many or members or digits):
@@ -75,6 +79,14 @@ def check_values(data: bytes) -> None:
         _check_outside_of_texts(plain)
     if members:
         _check_names(plain)
+
+
+def check_numbers(data: bytes) -> None:
+    """Refuse (`payload_too_large`) a JSON text with numbers that take more than 50 ms to decode."""
+    costly = costly_numbers(data)
+    if costly is not None:
+        hint = "split it, or send such numbers as texts"
+        raise Refusal("payload_too_large", f"the body holds {costly}", hint=hint)
 
 
 def _check_outside_of_texts(plain: bytes) -> None:

@@ -22,7 +22,7 @@ from starlette.responses import Response
 from agentflow.aside import compute_aside
 from agentflow.definition.type_errors import explain
 from agentflow.server.access import Actor
-from agentflow.server.large_bodies import LARGE_BODY, check_values
+from agentflow.server.large_bodies import LARGE_BODY, check_numbers, check_values
 from agentflow.server.problems import Refusal, problem_response, refusal_of
 from agentflow.server.tokens import Scope
 
@@ -173,7 +173,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
             if large:
                 call.body = await compute_aside(_decode_large, parts, self.body)
             else:
-                call.body = decode_json(b"".join(parts), self.body)
+                data = b"".join(parts)
+                check_numbers(data)
+                call.body = decode_json(data, self.body)
         else:
             call.body = await compute_aside(b"".join, parts) if large else b"".join(parts)
 

@@ -13,6 +13,7 @@ import msgspec
 
 from agentflow import known_secrets
 from agentflow.definition.redaction import redact
+from agentflow.json_numbers import costly_numbers
 from agentflow.tools.tool import Tool, ToolError
 
 __all__ = ["Unwritable", "breaches", "checked_output", "progress_value", "to_json"]
@@ -89,6 +90,9 @@ def to_json(result: Any) -> tuple[Any, int]:
         raise Unwritable(_culprit(result), _why(error)) from None
     except RecursionError:
         raise Unwritable("", "it refers to itself, or is nested too deeply") from None
+    costly = costly_numbers(encoded)
+    if costly is not None:
+        raise Unwritable("", f"it holds {costly}, which take too long to read again")
     if b"null" in encoded:  # what msgspec also writes for NaN and infinities
         for path, leaf in _leaves(value):
             if isinstance(leaf, float) and not math.isfinite(leaf):

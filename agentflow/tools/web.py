@@ -22,6 +22,7 @@ from agentflow.definition.failure import Category
 from agentflow.definition.ir import ServiceSpec, canonical_json
 from agentflow.definition.redaction import redact
 from agentflow.http import AnswerTooLarge, HttpClient, HttpFailure, HttpResponse, retry_after
+from agentflow.json_numbers import costly_numbers
 from agentflow.tools.output import checked_output
 from agentflow.tools.problems import denied, missing_secrets, shortened
 from agentflow.tools.secrets import MissingSecret, Values
@@ -225,6 +226,10 @@ async def _content(tool: Tool, response: HttpResponse, method: str) -> Any:
         return None
     kind, _, parameters = response.headers.get("content-type", "").partition(";")
     if _JSON.match(kind.strip().lower()):
+        costly = costly_numbers(body)
+        if costly is not None:
+            message = f"{tool.name}: the answer holds {costly}, which take too long to read"
+            raise ToolError.of("tool", "invalid_tool_output", message)
         try:
             return msgspec.json.decode(body.removeprefix(b"\xef\xbb\xbf"))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

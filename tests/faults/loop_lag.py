@@ -39,6 +39,9 @@ VALUES: Final[dict[str, bytes]] = {
     "500,000 fractions": b"[" + b"1.375," * (MIB // 2) + b"1]",
     "7 MiB of text": b'"' + b'[{\\"\\u00e9 ' * (7 * MIB // 12) + b'"',
     "integers of 4,000 digits": b"[" + b"9" * 4_000 + (b"," + b"9" * 4_000) * 64 + b"]",
+    "numbers near the ends of the range": b"[" + b"1e300," * (MIB + MIB // 8) + b"1]",
+    "numbers halfway between two": b"[" + b"1e23," * (MIB + MIB // 4) + b"1]",
+    "60 KiB of numbers near the ends": b"[" + b"1e300," * 10_000 + b"1]",
     "7 MiB in such integers": b"[" + b"9" * 4_000 + (b"," + b"9" * 4_000) * 1_700 + b"]",
 }
 """Inputs that cost to decode, to keep and to write, whatever their schema is."""
@@ -48,6 +51,15 @@ SUBMISSIONS: Final[dict[str, Any]] = {
     "90,000 options": {"definition": _FOR_AN_AGENT, "options": {f"o{n}": 1 for n in range(90_000)}},
 }
 """Bodies that are large where no input is."""
+COMMANDS: Final[dict[str, tuple[str, bytes, str]]] = {
+    "signal": ("signals", b'{"name":"x","data":%b}', "500,000 fractions"),
+    "nested signal": ("signals", b'{"name":"x","data":%b}', "lists of 150 levels"),
+    "edited input": ("fork", b'{"offset":0,"edits":{"input":%b}}', "500,000 fractions"),
+    "nested input": ("fork", b'{"offset":0,"edits":{"input":%b}}', "lists of 150 levels"),
+    "replayed input": ("replay", b'{"input":%b}', "500,000 fractions"),
+    "response": ("approvals", b'{"granted":true,"step_id":"a","response":%b}', "500,000 fractions"),
+}
+"""Commands to a run that waits: the last part of the path, the body around a value, and its name."""
 
 
 @contextmanager
@@ -119,6 +131,31 @@ async def measure(bodies: Mapping[str, bytes], folder: Path, clients: int = CLIE
             lags = [float(line) for line in (folder / "lag").read_text().split()]
             held[kind] = max(lags, default=0.0)
     return held
+
+
+async def measure_command(name: str, folder: Path, clients: int = CLIENTS) -> float:
+    """Return for how many milliseconds a command with a large value held the loop at most."""
+    path, around, value = COMMANDS[name]
+    agent = {"systemPrompt": "s", "input": "go", "attachedFunctions": "none", "resultSchema": {}}
+    step = {"type": "run", "id": "a", "approval": {"message": "Go on?"}, "agent": agent}
+    definition = {"version": "1.0", "workflow": {"steps": [step]}}
+    with daemon(folder):
+        transport = httpx.AsyncHTTPTransport(uds=str(folder / "s"))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=300) as client:
+            made = await client.post("/workflows", json={"definition": definition})
+            run = f"/workflows/{made.json()['workflow_id']}"
+            async with client.stream("GET", f"{run}/events") as stream:
+                async for line in stream.aiter_lines():
+                    if "approval" in line:
+                        break
+            (folder / "lag").write_text("")
+            body = around % VALUES[value]
+            headers = {"Content-Type": "application/json"}
+            sent = [client.post(f"{run}/{path}", content=body, headers=headers) for _ in range(clients)]
+            statuses = {answer.status_code for answer in await asyncio.gather(*sent)}
+            assert statuses <= {200, 201, 202, 400, 409, 413, 422}, statuses
+        lags = [float(line) for line in (folder / "lag").read_text().split()]
+    return max(lags, default=0.0)
 
 
 def worst_bodies(name: str) -> dict[str, bytes]:

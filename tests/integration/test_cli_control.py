@@ -77,6 +77,22 @@ def test_a_step_waits_in_the_inbox_until_it_is_approved(sandbox: Sandbox, model:
     assert again.exit_code == 5
 
 
+def test_a_run_goes_on_from_another_working_directory(
+    sandbox: Sandbox, model: ModelServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """The module beside the document is found again, however the document was named at first."""
+    served = ASKED.replace("attachedFunctions: none", "attachedFunctions: [{service: desk, function: look}]")
+    sandbox.write("flows/flow.yaml", served + "services: { desk: { type: python, module: beside_flow } }\n")
+    body = '    """Look."""\n    return 1\n'
+    source = f"from agentflow import function\n@function\ndef look() -> int:\n{body}"
+    sandbox.write("flows/beside_flow.py", source)
+    monkeypatch.chdir(tmp_path / "flows")
+    assert sandbox.invoke("run", "flow.yaml", "-i", "name=Ann", "--id", "wf_a").exit_code == 9
+    monkeypatch.chdir("/")
+    done = sandbox.invoke("approve", "@waiting", "greet")
+    assert done.exit_code == 0, done.stderr
+
+
 def test_a_denied_step_fails_the_run_with_the_reason(sandbox: Sandbox, model: ModelServer):
     sandbox.invoke("run", "asked.yaml", "-i", "name=Ann", "--id", "wf_a")
     denied = sandbox.invoke("deny", "wf_a", "greet", "--reason", "not today")
@@ -262,6 +278,8 @@ def test_what_an_agent_saw_and_what_was_executed(sandbox: Sandbox, model: ModelS
     ]
     assert json.loads(sandbox.invoke("context", "wf_a", "again", "--json").stdout)["tools"] == []
     assert sandbox.invoke("context", "wf_a", "nowhere").exit_code == 4
+    misspelt = sandbox.invoke("state", "wf_a", "agian")
+    assert (misspelt.exit_code, 'did you mean "again"?' in misspelt.stderr) == (4, True)
     found = json.loads(sandbox.invoke("history", "wf_a", "--json").stdout)
     assert [s["step_id"] for s in found["steps"]] == ["greet", "again"]
     assert len(found["models"]) == 2

@@ -169,7 +169,9 @@ BAD_DOCUMENTS = {
 @pytest.mark.parametrize(
     ("document", "args", "code", "says", "hint"),
     [
-        ("gone", (), 3, "gone.yaml: error E_FILE: cannot be read", None),
+        ("gone", (), 3, "gone.yaml: error E_FILE: there is no such file", None),
+        ("flw", (), 3, "flw.yaml: error E_FILE: there is no such file", 'did you mean "flow.yaml"?'),
+        ("far/flow", (), 3, "flow.yaml: error E_FILE: there is no such file", "there is no folder"),
         ("yaml", (), 3, "yaml.yaml:1:10: error E_SYNTAX: ", None),
         ("key", (), 3, 'key.yaml:11:1: error E_UNKNOWN_KEY: unknown key "retries"', None),
         ("cycle", (), 3, "cycle.yaml:4:7: error E_CYCLE: ", None),
@@ -182,7 +184,21 @@ BAD_DOCUMENTS = {
         ),
         ("model", ("-i", "name=A"), 78, 'error E_UNKNOWN_MODEL: "fast" is not an alias', None),
         ("model", (), 3, 'error E_INPUT_MISSING: input "name" is required', None),
-        ("flow", (), 3, 'flow.yaml:8:20: error E_INPUT_MISSING: input "name" is required', None),
+        (
+            "flow",
+            (),
+            3,
+            'flow.yaml:8:20: error E_INPUT_MISSING: input "name" is required',
+            "give it: --input name=VALUE",
+        ),
+        ("flow", ("-i", "name=A", "--budget", "max_toks=1"), 78, "unknown key 'max_toks'", "max_tokens"),
+        (
+            "flow",
+            ("-i", "name=A", "--budget", "max_tokens=many"),
+            78,
+            "budget: max_tokens must be an integer or null, not a string",
+            None,
+        ),
         (
             "flow",
             ("-i", "hello"),

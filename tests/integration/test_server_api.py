@@ -271,6 +271,12 @@ class TestBodies:
         )
         refused(answer, "payload_too_large")
 
+    @pytest.mark.parametrize("count", [10_000, 1_000_000])  # below and above what is decoded in a thread
+    async def test_a_body_of_numbers_that_take_long_to_decode(self, http, count):
+        body = b'{"definition":{},"input":[' + b"1e300," * count + b"1]}"
+        answer = await http.post("/workflows", content=body, headers={"content-type": "application/json"})
+        refused(answer, "payload_too_large")
+
     async def test_commands_need_no_body(self, http):
         record = await submit(http, APPROVAL, None)
         answer = await http.post(f"/workflows/{record['workflow_id']}/cancel")

@@ -60,7 +60,7 @@ def test_strict_makes_warnings_errors(sandbox: Sandbox):
 @pytest.mark.parametrize(
     ("name", "text", "line"),
     [
-        ("gone.yaml", None, "gone.yaml: error E_FILE: cannot be read: No such file or directory"),
+        ("gone.yaml", None, "gone.yaml: error E_FILE: there is no such file"),
         ("flow.txt", "{}", 'flow.txt: error E_FILE: suffix ".txt" is not read'),
         ("flow.yaml", "version: [", "flow.yaml:1:10: error E_SYNTAX: "),
         ("flow.yaml", ECHO + "retries: 3\n", 'flow.yaml:11:1: error E_UNKNOWN_KEY: unknown key "retries"'),

@@ -217,3 +217,9 @@ def test_a_file_whose_name_is_no_name_of_a_workflow(tmp_path: Path, stem: bytes,
     (found,) = check_file(os.fsdecode(path)[: -len(".json")] + ".gone.json")
     assert msgspec.json.encode(found)
     assert (found.file or "").endswith(".gone.json")
+
+
+def test_numbers_that_take_long_to_decode_are_refused():
+    numbers = ",".join(["1e300"] * 5_001)
+    (found,) = check_text(f'{{"version": "1.0", "inputs": {{"x": {{"default": [{numbers}]}}}}}}')
+    assert (found.code, found.hint) == ("E_LIMIT", "write them as strings")

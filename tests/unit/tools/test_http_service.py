@@ -222,6 +222,7 @@ async def test_answers(body: bytes, content_type: str | None, value: Any) -> Non
     [
         (b'{"a": ', "application/json", "says that it is JSON, and is not"),
         (b"NaN", "application/json", "says that it is JSON, and is not"),
+        (b"[" + b"1e300," * 6_000 + b"1]", "application/json", "which take too long to read"),
         (b'"\\ud800"', "application/json", "says that it is JSON, and is not"),
         (b"\xff\xd8\xff", "image/jpeg", "is image/jpeg, neither JSON nor text"),
         (b"\xff", None, "is binary, neither JSON nor text"),

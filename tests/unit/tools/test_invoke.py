@@ -201,6 +201,7 @@ def cyclic() -> Any:
         (lambda: [Point(Opaque())], "/0/x", "a value of type Opaque"),
         (lambda: {"ok": None, "n": [1.0, float("nan")]}, "/n/1", "nan is no JSON number"),
         (lambda: float("-inf"), None, "-inf is no JSON number"),
+        (lambda: [1e300] * 6_000, None, "more than 5,000 numbers with an exponent"),
         (lambda: {"t": ["\ud800"]}, "/t/0", "half of a surrogate pair"),
         (lambda: {"n": 10**5000}, "/n", "4300"),
         (cyclic, None, "refers to itself"),
