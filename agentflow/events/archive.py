@@ -195,18 +195,14 @@ class Archive:
         return True
 
     async def _get(self, path: str) -> bytes | None:
-        from obstore.exceptions import NotFoundError
-
         try:
             found = await self._ask("get", path)
             return bytes(await found.bytes_async())
-        except (NotFoundError, FileNotFoundError):
+        except FileNotFoundError:
             return None
 
     async def _delete(self, path: str) -> None:
-        from obstore.exceptions import NotFoundError
-
-        with suppress(NotFoundError, FileNotFoundError):
+        with suppress(FileNotFoundError):
             await self._ask("delete", path)
 
     async def _ask(self, name: str, path: str, *arguments: Any, **options: Any) -> Any:
@@ -216,9 +212,7 @@ class Archive:
 
         try:
             return await getattr(obstore, f"{name}_async")(self._store, path, *arguments, **options)
-        except (exceptions.AlreadyExistsError, exceptions.PreconditionError, exceptions.NotFoundError):
-            raise
-        except FileNotFoundError:
+        except (exceptions.AlreadyExistsError, exceptions.PreconditionError, FileNotFoundError):
             raise
         except Exception as error:
             raise StorageUnavailable(f"{self.url}: {name} {path}: {error}", hint=_HINT) from error
