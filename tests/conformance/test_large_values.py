@@ -262,3 +262,25 @@ def test_the_step_that_completes_names_the_value_too():
     event = Event(id="evt_1", offset=0, timestamp="t", type=data.EVENT_TYPE, workflow_id="wf_a", data=data)
     (blob,) = stored_event(0, T0, data.EVENT_TYPE, encode(event)).blobs
     assert blob.name == NAME
+
+
+async def test_a_store_of_the_schema_before_is_read_and_goes_on_with_blobs(tmp_path: Path):
+    import sqlite3
+    from contextlib import closing
+
+    path = tmp_path / "log.db"
+    log = open_log(f"sqlite:{path}")
+    await put(log, output(0, SHARED))
+    await log.close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA user_version = 5")  # whose batches name neither blobs nor each other
+    log = open_log(f"sqlite:{path}", read_only=True)
+    before = await log.read("wf_a")
+    await log.close()
+    log = open_log(f"sqlite:{path}")
+    await put(log, output(1, SHARED), output(2, LARGE))
+    assert (await log.read("wf_a"))[:1] == before
+    assert msgspec.json.decode((await log.read("wf_a", 2))[0].body)["data"]["output"] == LARGE
+    await log.close()
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (6,)
