@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 
+from agentflow.aside import compute_aside
 from agentflow.config import data_folder
 from agentflow.definition.delegates import DELEGATE_TASK
 from agentflow.definition.diagnostics import did_you_mean
@@ -41,6 +43,8 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "code_execution": ("execute_code",),
 }
 _OPTIONS = {"on_approval": ("wait", "skip"), "on_blocked": ("wait", "finish")}
+_SHORT_MESSAGE = 4_000
+"""Characters that are judged on the event loop: 8 ms at most."""
 _OF_STEPS = ("retry", "timeout", "budget")
 """Options that hold for every step of a plan."""
 _ANSWER_PROMPT = "Answer the message of the user in its language. Say so if you do not know."
@@ -89,6 +93,12 @@ class Requests:
         """Return what a text asks for; nothing is stored. Raises MessageLength."""
         return classify(message, review=review or self.settings.review == "always")
 
+    async def classify_aside(self, message: str, *, review: bool = False) -> Activation:
+        """The same; a long text in a thread, since 100,000 characters can take 0.2 s."""
+        if len(message) <= _SHORT_MESSAGE:
+            return self.classify(message, review=review)
+        return await compute_aside(partial(self.classify, message, review=review))
+
     async def submit(
         self,
         message: str,
@@ -113,7 +123,7 @@ class Requests:
 
         Raises MessageLength, ConfigurationError, and as `Runtime.submit`; nothing is stored then.
         """
-        found = self.classify(message, review=review)
+        found = await self.classify_aside(message, review=review)
         if mode == "workflow" and found.trigger != "explicit_prefix":
             found = Activation(
                 mode="workflow",

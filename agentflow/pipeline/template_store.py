@@ -137,10 +137,10 @@ class TemplateStore:
             raise TemplateError(
                 "a template from a URL needs its sha256", hint="compute it from a copy that you have read"
             )
-        import asyncio
+        from agentflow.aside import compute_aside
 
         data, media = await _fetch(url, allowed_hosts)
-        return await asyncio.to_thread(self.put, data, media, sha256=sha256, overwrite=overwrite, file=url)
+        return await compute_aside(self.put, data, media, sha256=sha256, overwrite=overwrite, file=url)
 
     def put(
         self,

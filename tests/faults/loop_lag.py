@@ -58,8 +58,12 @@ COMMANDS: Final[dict[str, tuple[str, bytes, str]]] = {
     "nested input": ("fork", b'{"offset":0,"edits":{"input":%b}}', "lists of 150 levels"),
     "replayed input": ("replay", b'{"input":%b}', "500,000 fractions"),
     "response": ("approvals", b'{"granted":true,"step_id":"a","response":%b}', "500,000 fractions"),
+    "a text of addresses": ("/requests/classify", b'{"message":"%b"}', "addresses"),
+    "templates": ("/templates", b'{"source":"%b"}', "sequence"),
 }
-"""Commands to a run that waits: the last part of the path, the body around a value, and its name."""
+"""Commands to a run that waits: the last part of the path, or the path of another route; the body around a
+value, and the name of the value."""
+_TEXTS: Final = {"addresses": b"http://a.b/run " * 6_600, "sequence": b"a: [" + b"{b: 1}, " * 120_000 + b"]"}
 
 
 @contextmanager
@@ -149,9 +153,10 @@ async def measure_command(name: str, folder: Path, clients: int = CLIENTS) -> fl
                     if "approval" in line:
                         break
             (folder / "lag").write_text("")
-            body = around % VALUES[value]
+            body = around % {**VALUES, **_TEXTS}[value]
             headers = {"Content-Type": "application/json"}
-            sent = [client.post(f"{run}/{path}", content=body, headers=headers) for _ in range(clients)]
+            url = path if path.startswith("/") else f"{run}/{path}"
+            sent = [client.post(url, content=body, headers=headers) for _ in range(clients)]
             statuses = {answer.status_code for answer in await asyncio.gather(*sent)}
             assert statuses <= {200, 201, 202, 400, 409, 413, 422}, statuses
         lags = [float(line) for line in (folder / "lag").read_text().split()]

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from agentflow.aside import compute_aside
 from agentflow.definition.stage_schemas import Activation
 from agentflow.pipeline.template_store import StoredTemplate
 from agentflow.records.answers import (
@@ -67,7 +68,7 @@ async def request(call: Call) -> Response:
 async def classify(call: Call) -> Response:
     """What a text asks for; nothing is stored."""
     body: ClassifyBody = call.body
-    return json_response(call.service.requests.classify(body.message))
+    return json_response(await call.service.requests.classify_aside(body.message))
 
 
 async def plan(call: Call) -> Response:
@@ -138,9 +139,7 @@ async def install_template(call: Call) -> Response:
     else:
         source = body.source or ""
         media = "json" if source.lstrip().startswith("{") else "yaml"
-        found = await asyncio.to_thread(
-            store.put, source, media, sha256=body.sha256, overwrite=body.overwrite
-        )
+        found = await compute_aside(store.put, source, media, sha256=body.sha256, overwrite=body.overwrite)
     return json_response(view_of(found, whole=True), 201)
 
 
