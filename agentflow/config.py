@@ -171,6 +171,7 @@ class _File(msgspec.Struct, kw_only=True):
     """The keys of `agentflow.toml` and their types."""
 
     store: str | None = None
+    archive: str | None = None
     model: str | dict[str, Any] | None = None
     models: dict[str, str | dict[str, Any]] = {}
     on_unknown: Literal["ask", "fail"] | None = None
@@ -192,6 +193,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     store: str
     store_is_default: bool = False
+    archive: str | None = None
+    """The object store that `agentflow archive` moves ended runs to, and that they are read from."""
     model: str | dict[str, Any] | None = None
     models: dict[str, str | dict[str, Any]] = {}
     prices: dict[str, PriceConfig] = {}
@@ -234,6 +237,7 @@ def load_config(
     return Config(
         store=chosen or default_store(environment),
         store_is_default=chosen is None,
+        archive=environment.get("AGENTFLOW_ARCHIVE") or merged.archive,
         model=merged.model,
         models=merged.models,
         prices=merged.prices,
@@ -473,16 +477,13 @@ def _policy(section: RetentionConfig) -> RetentionPolicy:
     """The policy that a section stands for. ConfigurationError without the name of the file."""
     from agentflow.events.retention import RetentionPolicy  # imported for those who have such a section
 
-    if section.archive_first:
-        raise ConfigurationError(
-            "archive_first: archiving is not supported yet", hint="leave it out; nothing was removed"
-        )
     try:
         return RetentionPolicy(
             mode=section.mode,
             max_age=_seconds(section.max_age),
             max_bytes=_bytes(section.max_bytes),
             keep_failed=section.keep_failed,
+            archive_first=section.archive_first,
             trim_to_events=section.trim_to_events,
         )
     except ValueError as error:

@@ -6,6 +6,7 @@
     │   └── InvalidOptions     options of a run were refused; a ConfigurationError too
     ├── ConfigurationError     the environment does not allow it (store path, model, unknown option)
     ├── StoreError             the event log cannot do what was asked
+    │   ├── CommitUnknown      the answer to an append was lost: the log tells whether it holds the batch
     │   ├── OffsetConflict     the log is not at the offset that the writer expected
     │   ├── Fenced             another process owns the run now
     │   ├── StorageUnavailable a full, busy or read-only store: it may take the same append later
@@ -58,6 +59,7 @@ __all__ = [
     "AgentflowError",
     "CheckpointNotFound",
     "CommandRefused",
+    "CommitUnknown",
     "ConcurrencyRejected",
     "ConfigurationError",
     "DefinitionError",
@@ -161,6 +163,12 @@ class StorageUnavailable(StoreError):
     """The store takes nothing now: nothing was acknowledged and no offset used. Try again later."""
 
     transient = True
+
+
+class CommitUnknown(StoreError):
+    """The store's answer to an append was lost: ask `EventLog.holds` whether the batch is in the log."""
+
+    code = "commit_unknown"
 
 
 class OffsetConflict(StoreError):

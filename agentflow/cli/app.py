@@ -51,6 +51,7 @@ _VERBS = {
     "replay": ("control", "replay", "Run the recorded run ID again as a new run, and follow it."),
     "signal": ("control", "signal", "Send the signal NAME to the run ID."),
     "gc": ("retention", "gc", "Take the ended runs that retention takes."),
+    "archive": ("retention", "archive", "Move the ended runs into the archive."),
     "verify": ("store", "verify", "Check the store: every event, record and page."),
     "backup": ("store", "backup", "Copy the store to DEST, while a daemon writes to it."),
     "ui": ("ui", "ui", "Open the dashboard in the browser."),

@@ -13,10 +13,12 @@ from agentflow.cli.output import columns, emit, emit_json
 from agentflow.cli.target import Where, target_options
 
 if TYPE_CHECKING:
+    from agentflow.cli.session import Interrupts
     from agentflow.events.retention import RetentionPlan, RetentionPolicy
     from agentflow.records.upkeep import Collected, Upkeep
+    from agentflow.runtime.archiving import Archived
 
-__all__ = ["gc"]
+__all__ = ["archive", "gc"]
 
 
 @click.command("gc", cls=Command)
@@ -37,7 +39,7 @@ def gc(dry_run: bool, as_json: bool, where: Where) -> Exit:
     They are deleted, or trimmed. A run labelled hold stays, and so does one whose parent or child has not
     ended. Then the space of all that is gone is given back.
     """
-    from agentflow.cli.session import Interrupts, run_async
+    from agentflow.cli.session import run_async
 
     async def work(interrupts: Interrupts) -> Exit:
         done = await interrupts.guard(_upkeep(where, dry_run))
@@ -48,6 +50,62 @@ def gc(dry_run: bool, as_json: bool, where: Where) -> Exit:
         return Exit.DONE
 
     return run_async(work)
+
+
+@click.command("archive", cls=Command)
+@json_option("Print {runs, bytes, skipped} as JSON.")
+@target_options
+def archive(as_json: bool, where: Where) -> Exit:
+    """Move the ended runs into the archive.
+
+    \b
+    In agentflow.toml, or as AGENTFLOW_ARCHIVE:
+      archive = "s3://BUCKET/PREFIX"
+
+    A run is deleted from the store when the archive was read back and holds it; from then on it is read
+    there. A run labelled hold stays, and so does one whose parent or child has not ended. Credentials are
+    taken from the environment, as the tools of the provider do (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, …).
+    """
+    from agentflow.cli.session import run_async
+
+    async def work(interrupts: Interrupts) -> Exit:
+        from agentflow.cli.progress import count
+        from agentflow.units import size_text
+
+        done = await interrupts.guard(_archive(where))
+        if as_json:
+            emit_json(done)
+        else:
+            lines = [f"{each.workflow_id} stays: {each.reason}" for each in done.skipped]
+            lines.append(f"{count(done.runs, 'run')} archived, {size_text(done.bytes)}")
+            emit("\n".join(lines))
+        return Exit.DONE
+
+    return run_async(work)
+
+
+async def _archive(where: Where) -> Archived:
+    from agentflow.cli.session import store_exists
+    from agentflow.errors import ConfigurationError
+    from agentflow.events.archive import open_archive
+    from agentflow.events.open import open_log
+    from agentflow.runtime.archiving import Archived, archive_ended_runs
+    from agentflow.runtime.clock import SystemClock
+
+    config = where.config()
+    if config.archive is None:
+        raise ConfigurationError(
+            "no archive is configured", hint='set archive = "s3://BUCKET/PREFIX" in agentflow.toml'
+        )
+    target = open_archive(config.archive)
+    await target.check()
+    if not store_exists(config.store):
+        return Archived(runs=0, bytes=0, skipped=[])
+    log = open_log(config.store)
+    try:
+        return await archive_ended_runs(log, target, SystemClock().now())
+    finally:
+        await log.close()
 
 
 async def _upkeep(where: Where, dry_run: bool) -> Upkeep:
@@ -64,7 +122,8 @@ async def _upkeep(where: Where, dry_run: bool) -> Upkeep:
     from agentflow.runtime.retention import upkeep
 
     config, clock = where.config(), SystemClock()
-    log = open_log(config.store if store_exists(config.store) else "memory:")
+    store = config.store if store_exists(config.store) else "memory:"
+    log = open_log(store, archive=config.archive)
     try:
         done = await upkeep(log, config.retention, clock.now(), dry_run=dry_run)
         if not dry_run:
@@ -83,6 +142,8 @@ def _as_json(policy: RetentionPolicy, plan: RetentionPlan, collected: Collected 
         "runs": plan.runs,
         "bytes": plan.bytes,
         "bytes_after": plan.bytes_after,
+        "removal_count": plan.removal_count if collected is None else collected.done_count,
+        "kept_count": plan.kept_count,
     }
     if collected is not None:
         found |= {"skipped": collected.skipped, "swept": collected.swept}
@@ -102,10 +163,12 @@ def _as_text(policy: RetentionPolicy, plan: RetentionPlan, collected: Collected 
         lines += [columns(("ID", "ACTION", "STATE", "SIZE", "WHY"), rows), ""]
     kept = plan.kept if collected is None else [*plan.kept, *collected.skipped]
     lines += [f"{each.workflow_id} stays: {each.reason}" for each in kept]
-    freed = sum(r.bytes for r in removals)
+    gone = plan.removal_count if collected is None else collected.done_count
+    if gone > len(removals):
+        lines += [f"… and {count(gone - len(removals), 'more run')}", ""]
     verb = "would go" if collected is None else "gone"
     lines.append(
-        f"{len(removals)} of {count(plan.runs, 'run')} {verb}, {size_text(freed)} of {size_text(plan.bytes)}"
+        f"{gone} of {count(plan.runs, 'run')} {verb}, {size_text(plan.freed)} of {size_text(plan.bytes)}"
     )
     if policy.max_bytes is not None and plan.bytes_after > policy.max_bytes:
         over = size_text(plan.bytes_after - policy.max_bytes)

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -127,7 +127,14 @@ async def open_runtime(config: Config, *, run_id: str | None = None) -> AsyncGen
 
         services = assemble(config, folder=Path.cwd()).services()
     models = Models(config=config.for_models())
-    async with Runtime(config.store, models=models, services=services) as runtime:
+    async with AsyncExitStack() as opened:
+        store: str | EventLog = config.store
+        if config.archive is not None:
+            from agentflow.events.open import open_log
+
+            store = open_log(config.store, archive=config.archive)
+            opened.push_async_callback(store.close)
+        runtime = await opened.enter_async_context(Runtime(store, models=models, services=services))
         if run_id is not None:
             await runtime.log.run(run_id)
         yield runtime
@@ -153,7 +160,7 @@ async def open_store(
     _require_store(config, run_id)
     from agentflow.events.open import open_log
 
-    log = open_log(config.store, read_only=read_only)
+    log = open_log(config.store, read_only=read_only, archive=config.archive)
     try:
         if run_id is not None:
             await log.run(run_id)

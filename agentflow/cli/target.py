@@ -271,7 +271,7 @@ class StoreTarget(_Reading):
         async with aclosing(stream) as batches:
             async for batch in batches:
                 for event in batch:
-                    yield event.body
+                    yield event.wire
 
 
 class LocalTarget(StoreTarget):

@@ -46,6 +46,7 @@ async def follow_lines(
     step: str | None = None,
     limit: int | None = None,
     deltas: bool = False,
+    whole: bool = False,
     reconnect_timeout: float = RECONNECT_TIMEOUT_S,
 ) -> AsyncGenerator[bytes]:
     """Yield the lines of a stream of events behind offset `after` (None: all that are left). Comes back by
@@ -66,6 +67,7 @@ async def follow_lines(
             "limit": limit,
             "heartbeat": "event",
             "deltas": deltas or None,
+            "expand": whole or None,
         }
         try:
             async with transport.stream(path, query=query, timeout=_SILENCE) as response:

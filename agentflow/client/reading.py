@@ -205,7 +205,7 @@ class Reading(Commands):
     ) -> AsyncIterator[Event[Any]]:
         """Events behind offset `after` (None: all that are left), each once and in order, however often the
         connection breaks. Raises RunNotFound at the first step, OffsetTrimmed."""
-        lines = self.event_lines(workflow_id, after, follow=follow, types=types, step=step)
+        lines = self.event_lines(workflow_id, after, follow=follow, types=types, step=step, whole=True)
         async with aclosing(lines):
             async for line in lines:
                 yield decode(line)
@@ -220,8 +220,10 @@ class Reading(Commands):
         step: str | None = None,
         limit: int | None = None,
         deltas: bool = False,
+        whole: bool = False,
     ) -> AsyncGenerator[bytes]:
-        """Return the events as the bytes that are stored, one a line, without line ends. With `deltas` also
+        """Return the events as the bytes that are sent, one a line, without line ends; `whole` with the
+        values above 256 KiB in place of their references. With `deltas` also
         the text of model calls and the progress of functions while they are made, as lines of type
         model.delta and tool.progress that have no offset."""
         return follow_lines(
@@ -233,6 +235,7 @@ class Reading(Commands):
             step=step,
             limit=limit,
             deltas=deltas,
+            whole=whole,
             reconnect_timeout=self._reconnect_timeout,
         )
 
@@ -274,7 +277,7 @@ class Reading(Commands):
 
     async def history(self, workflow_id: str) -> ExecutionRecord:
         """Return the execution record."""
-        return await self._ask("GET", _path(workflow_id, "history"), ExecutionRecord)
+        return await self._ask("GET", _path(workflow_id, "history"), ExecutionRecord, query={"expand": True})
 
     async def state(self, workflow_id: str, offset: int | None = None) -> FoldedState:
         """Return the folded state, as of `offset` when given."""

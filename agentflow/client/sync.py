@@ -172,10 +172,11 @@ class SyncClient:
         step: str | None = None,
         limit: int | None = None,
         deltas: bool = False,
+        whole: bool = False,
     ) -> Generator[bytes]:
         """Yield as `Client.event_lines`."""
         lines = self.client.event_lines(
-            workflow_id, after, follow=follow, types=types, step=step, limit=limit, deltas=deltas
+            workflow_id, after, follow=follow, types=types, step=step, limit=limit, deltas=deltas, whole=whole
         )
         return self._iterate(lines)
 

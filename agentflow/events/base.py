@@ -7,16 +7,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
 
+from agentflow.errors import Fenced, OffsetConflict, RunGone, RunNotFound
+from agentflow.events.envelope import StoredEvent, id_of
 from agentflow.events.filters import TypeFilter
 from agentflow.events.listing import RunQuery
 from agentflow.events.owner import Owner
-from agentflow.events.rows import LoggedEvent, Notice, Order, Page, RunRow
+from agentflow.events.rows import OPEN, Append, Claimed, LoggedEvent, Notice, Order, Page, RunRow
 
 __all__ = ["BaseLog", "EventQuery"]
+
+
+_PAGE_RUNS = 500
 
 
 class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +70,71 @@ class BaseLog(ABC):
     def is_alive(self, owner: Owner) -> bool:
         """Implement `EventLog.is_alive`: by the id of the process."""
         return owner.alive()
+
+    async def is_archived(self, workflow_id: str) -> bool:
+        """Implement `EventLog.is_archived`: this store has no archive."""
+        return False
+
+    async def holds(self, batch: Append) -> bool:
+        """Implement `EventLog.holds`, by the id of the event that stands at the offset of the batch."""
+        try:
+            found = await self.read(batch.workflow_id, batch.expected, 1)
+        except RunNotFound:
+            return False
+        if found and id_of(found[0]) != batch.batch_id:
+            raise OffsetConflict(batch.workflow_id, batch.expected, await self.last(batch.workflow_id) + 1)
+        return bool(found)
+
+    async def register(self, owner: Owner) -> None:
+        """Implement `EventLog.register`: a process is live as long as it runs."""
+        self._check_open()
+
+    async def renew(self, owner: Owner) -> None:
+        """Implement `EventLog.renew`."""
+        self._check_open()
+        if not self.is_alive(owner):
+            raise Fenced(f"process {owner.pid} is not known as live any more")
+
+    async def expired(self) -> list[Owner]:
+        """Implement `EventLog.expired`."""
+        owners: dict[Owner, None] = {}
+        async for row in self._open_runs():
+            if row.owner is not None and not self.is_alive(row.owner):
+                owners[row.owner] = None
+        return list(owners)
+
+    async def claim_next(self, owner: Owner, limit: int) -> list[Claimed]:
+        """Implement `EventLog.claim_next`: each run by itself, so that of two claimants one gets it."""
+        claimed: list[Claimed] = []
+        async for row in self._open_runs():
+            if len(claimed) == limit:
+                break
+            if row.owner is not None and self.is_alive(row.owner):
+                continue
+            try:
+                claimed.append(Claimed(row.workflow_id, await self.claim(row.workflow_id, owner)))
+            except (Fenced, RunGone):  # another process was faster
+                continue
+        return claimed
+
+    async def _open_runs(self) -> AsyncGenerator[RunRow]:
+        """Yield the runs that have not ended, oldest first."""
+        cursor: str | None = None
+        while True:
+            page = await self._list(RunQuery(state=OPEN, limit=_PAGE_RUNS, cursor=cursor, order="asc"))
+            for row in page.items:
+                yield row
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    @abstractmethod
+    async def claim(self, workflow_id: str, owner: Owner) -> int:
+        """Implement `EventLog.claim`."""
+
+    @abstractmethod
+    async def read(self, workflow_id: str, from_offset: int = 0, limit: int = 256) -> list[StoredEvent]:
+        """Implement `EventLog.read`."""
 
     async def last(self, workflow_id: str) -> int:
         """Implement `EventLog.last`."""

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 
 from agentflow.errors import ConfigurationError, LogCorrupt
+from agentflow.events.blobs import LARGE_BYTES, Blob, extract_blobs, insert_blobs
 from agentflow.events.catalogue import TYPES, Custom, RunEvent
 from agentflow.events.ids import Ids, iso, micros, new_id
 
@@ -27,9 +28,11 @@ __all__ = [
     "Upcaster",
     "decode",
     "encode",
+    "id_of",
     "iso",
     "micros",
     "new_id",
+    "stored_event",
     "type_of",
     "upcast",
 ]
@@ -79,12 +82,49 @@ class Event(msgspec.Struct, Generic[D], frozen=True, kw_only=True, omit_defaults
 
 
 class StoredEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event as the log keeps it: `ts` in microseconds since the epoch, `body` the JSON of the envelope."""
+    """An event as the log keeps it: `ts` in microseconds since the epoch."""
 
     offset: int
     ts: int
     type: str
-    body: bytes
+    text: bytes
+    """The JSON of the envelope, with references in place of `blobs`."""
+    blobs: tuple[Blob, ...] = ()
+    """Its values above 256 KiB, in order."""
+
+    @property
+    def body(self) -> bytes:
+        """The whole JSON of the envelope. With blobs it is made at each call, about 0.1 ms a MiB."""
+        return insert_blobs(self.text, self.blobs) if self.blobs else self.text
+
+    @property
+    def wire(self) -> bytes:
+        """The JSON as readers see it: references in place of large values, where the type allows them."""
+        return insert_blobs(self.text, self.blobs, hidden_only=True) if self.blobs else self.text
+
+    @property
+    def size(self) -> int:
+        """Bytes of `body`."""
+        return len(self.text) + sum(blob.saved for blob in self.blobs) if self.blobs else len(self.text)
+
+
+class _Id(msgspec.Struct):
+    id: str
+
+
+_id_decoder = msgspec.json.Decoder(_Id)
+
+
+def id_of(event: StoredEvent) -> str:
+    """Return the id of a stored event."""
+    return _id_decoder.decode(event.text).id
+
+
+def stored_event(offset: int, ts: int, type: str, body: bytes) -> StoredEvent:
+    """Return the stored form of an event with these bytes: large values become its blobs."""
+    if len(body) <= LARGE_BYTES:
+        return StoredEvent(offset, ts, type, body)
+    return StoredEvent(offset, ts, type, *extract_blobs(body, TYPES.get(type, dict[str, Any])))
 
 
 _OPEN = frozenset({Custom, Unknown})  # their type is not that of the class, and their object is the data

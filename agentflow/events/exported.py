@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -20,15 +21,15 @@ import msgspec
 
 from agentflow.definition.type_errors import undecodable
 from agentflow.errors import InvalidExport, LogCorrupt, StoreError
+from agentflow.events.blobs import blob_hash
 from agentflow.events.catalogue import TERMINAL_TYPES, WorkflowStarted
-from agentflow.events.envelope import Event, StoredEvent, decode, micros
+from agentflow.events.envelope import Event, StoredEvent, decode, micros, stored_event
 from agentflow.events.memory import MemoryLog
 from agentflow.events.owner import Owner
 from agentflow.events.rows import Append, RunMeta, Swept
-from agentflow.events.rules import blob_hash
 from agentflow.events.tombstone import Tombstone
 
-__all__ = ["Attachment", "ExportedLog", "encode_attachment", "read_export"]
+__all__ = ["Attachment", "ExportedLog", "encode_attachment", "read_export", "read_lines"]
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -149,6 +150,14 @@ def read_export(path: Path) -> ExportedLog:
     return reader.finish()
 
 
+def read_lines(name: str, lines: Iterable[bytes]) -> ExportedLog:
+    """Return the run that the lines of an exported file hold; `name` stands for the file. InvalidExport."""
+    reader = _Reader(Path(name))
+    for number, line in enumerate(lines, start=1):
+        reader.take(number, line + b"\n")
+    return reader.finish()
+
+
 class _Reader:
     """Takes a file line by line."""
 
@@ -192,7 +201,7 @@ class _Reader:
         except (LogCorrupt, ValueError) as error:
             reason = str(error).removeprefix("an event cannot be read: ")
             raise self.fail(f"this is no event: {reason}") from None
-        stored = StoredEvent(event.offset, ts, event.type, body)
+        stored = stored_event(event.offset, ts, event.type, body)
         if self.log is None:
             self._begin(event, stored)
         assert self.log is not None

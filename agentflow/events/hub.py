@@ -81,7 +81,7 @@ class _Tail:
                 return
         self.events.extend(events)
         for event in events:
-            self._bytes += len(event.body)
+            self._bytes += event.size
         if events[-1].type in TERMINAL_TYPES:
             self.ended = True
         if len(self.events) > 2 * _WINDOW_EVENTS or self._bytes > 2 * _WINDOW_BYTES:
@@ -92,9 +92,9 @@ class _Tail:
     def _trim(self) -> None:
         keep = size = 0
         for event in reversed(self.events):
-            size += len(event.body)
+            size += event.size
             if keep == _WINDOW_EVENTS or (size > _WINDOW_BYTES and keep):
-                size -= len(event.body)
+                size -= event.size
                 break
             keep += 1
         self.start = self.end - keep

@@ -8,8 +8,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from operator import itemgetter
 
+from msgspec.structs import replace
+
 from agentflow.errors import AgentflowError, LogClosed
 from agentflow.events.base import BaseLog, EventQuery
+from agentflow.events.blobs import blob_hash
 from agentflow.events.cursors import decode_cursor, encode_cursor
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.forked import ForkGuard
@@ -28,7 +31,6 @@ from agentflow.events.rows import (
     Swept,
 )
 from agentflow.events.rules import (
-    blob_hash,
     check_batch,
     check_removable,
     check_start,
@@ -44,11 +46,26 @@ from agentflow.events.tombstone import Tombstone
 __all__ = ["MemoryLog"]
 
 
+class _Blobs(dict[str, bytes]):
+    """All blobs by name: a value is in memory once, however many events hold it."""
+
+    def share(self, events: Sequence[StoredEvent]) -> Sequence[StoredEvent]:
+        """Return these events with the blobs that are here already; the others are added."""
+        if not any(event.blobs for event in events):
+            return events
+        return [self._shared(event) if event.blobs else event for event in events]
+
+    def _shared(self, event: StoredEvent) -> StoredEvent:
+        blobs = [replace(blob, data=self.setdefault(blob.name, blob.data)) for blob in event.blobs]
+        return replace(event, blobs=tuple(blobs))
+
+
 class _Run:
     """`events` begins at offset `earliest`; `names` are the blobs and definitions that the run names, `bytes`
     their size, both of the first `measured` of the events."""
 
     __slots__ = (
+        "_blobs",
         "_events",
         "_late",
         "_parent",
@@ -66,8 +83,9 @@ class _Run:
         "updated_at",
     )
 
-    def __init__(self, meta: RunMeta, first: int) -> None:
+    def __init__(self, meta: RunMeta, first: int, blobs: _Blobs) -> None:
         self.meta = meta
+        self._blobs = blobs
         self._parent: str | None = ""  # not looked for yet
         self.owner: Owner | None = meta.owner or this_process()
         self.epoch = FIRST_EPOCH
@@ -87,14 +105,16 @@ class _Run:
         """The events that are left, encoded by now."""
         if self._late:
             for batch in self._late:
-                self._events += batch.stored()
+                stored = batch.stored()
+                stored[:] = self._blobs.share(stored)  # the batch keeps them too
+                self._events += stored
             self._late.clear()
         return self._events
 
     @property
     def parent(self) -> str | None:
         if self._parent == "":
-            self._parent = parent_of(self.events[0].body)
+            self._parent = parent_of(self.events[0].text)
         return self._parent
 
     def continues_with(self, batch: Append) -> bool:
@@ -125,8 +145,8 @@ class _Run:
     def measure(self) -> None:
         """Bring `bytes` and `names` up to date; seldom asked for, so not done with each append."""
         for event in self.events[self.measured :]:
-            self.bytes += len(event.body)
-            self.names |= names_in(event.body)
+            self.bytes += event.size
+            self.names |= names_in(event.text)
         self.measured = len(self.events)
 
     def trim(self, before: int) -> int:
@@ -178,7 +198,7 @@ class MemoryLog(BaseLog):
         self._order: list[tuple[int, str]] = []  # (created_at, workflow_id), sorted
         self._all: list[_Entry] = []
         self._count = 0  # events ever appended
-        self._blobs: dict[str, bytes] = {}
+        self._blobs = _Blobs()
         self._definitions: dict[str, bytes] = {}
         self._put_at: dict[str, int] = {}
         self._inner: dict[str, frozenset[str]] = {}  # what blobs name themselves
@@ -214,12 +234,14 @@ class MemoryLog(BaseLog):
 
     def _put_run(self, workflow_id: str, meta: RunMeta, first: int) -> _Run:
         """Add a run without events, which begins at offset `first`."""
-        run = self._runs[workflow_id] = _Run(meta, first)
+        run = self._runs[workflow_id] = _Run(meta, first, self._blobs)
         key = (meta.created_at, workflow_id)
         self._order.insert(bisect_left(self._order, key), key)
         return run
 
     def _take(self, run: _Run, batch: Append) -> None:
+        if not isinstance(batch.events, UnsealedBatch):
+            batch = replace(batch, events=self._blobs.share(batch.events))
         run.extend(batch)
         self._all.append((self._count, batch.workflow_id, batch.events))
         self._count += len(batch.events)
@@ -386,12 +408,12 @@ class MemoryLog(BaseLog):
             run.measure()
         young = {name for name, at in self._put_at.items() if at >= before}
         named = named_by(young.union(*(run.names for run in self._runs.values())), self._inner)
-        old = self._put_at.keys() - named
+        old = (self._blobs.keys() | self._definitions.keys()) - named
         counts = [
             sum(kept.pop(name, None) is not None for name in old) for kept in (self._blobs, self._definitions)
         ]
         for name in old:
-            del self._put_at[name]
+            self._put_at.pop(name, None)
             self._inner.pop(name, None)
         return Swept(blobs=counts[0], definitions=counts[1])
 

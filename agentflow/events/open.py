@@ -12,7 +12,7 @@ from agentflow.events.memory import MemoryLog
 __all__ = ["open_log", "store_path"]
 
 
-def open_log(url: str, *, read_only: bool = False) -> EventLog:
+def open_log(url: str, *, read_only: bool = False, archive: str | None = None) -> EventLog:
     """Open the log that `url` names: `memory:`, `sqlite:FILE` or `file:DIR`. Blocks for some ms.
 
     `sqlite:runs.db` is relative to the working directory, `sqlite:/var/runs.db` and `sqlite:///var/runs.db`
@@ -20,8 +20,16 @@ def open_log(url: str, *, read_only: bool = False) -> EventLog:
     to it, appends are refused. Beside a process that writes, a `sqlite:` store can be read, but no `file:`
     store.
 
+    `archive` names the object store in which runs are looked for that the store has archived.
+
     Raises ConfigurationError if there can be no store of that name, StoreError if it cannot be opened.
     """
+    if archive is not None:
+        from agentflow.events.archive import open_archive
+        from agentflow.events.archived import with_archive
+
+        opened = open_archive(archive)
+        return with_archive(open_log(url, read_only=read_only), opened)
     if url == "memory:":
         if read_only:
             raise ConfigurationError(

@@ -61,7 +61,7 @@ class Pages:
 
     def _keep(self, position: int, page: list[StoredEvent]) -> None:
         self._kept[position] = page
-        self._sizes[position] = sum(len(event.body) for event in page)
+        self._sizes[position] = sum(event.size for event in page)
         while len(self._kept) > _KEPT or (sum(self._sizes.values()) > _KEPT_BYTES and len(self._kept) > 1):
             oldest = next(iter(self._kept))
             del self._kept[oldest], self._sizes[oldest]

@@ -8,14 +8,16 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 import msgspec
 
 from agentflow.events.catalogue import TERMINAL_TYPES
-from agentflow.events.envelope import StoredEvent
+from agentflow.events.envelope import StoredEvent, id_of
 from agentflow.events.owner import Owner
 
 __all__ = [
     "ENDED",
     "FIRST_EPOCH",
+    "OPEN",
     "VERIFY_HINT",
     "Append",
+    "Claimed",
     "LoggedEvent",
     "Notice",
     "Order",
@@ -31,6 +33,9 @@ FIRST_EPOCH = 1
 
 ENDED = frozenset(name.partition(".")[2] for name in TERMINAL_TYPES)
 """The states in which a run's log is complete for ever."""
+
+OPEN = ("pending", "running", "waiting", "paused")
+"""The states of runs that have not ended."""
 
 VERIFY_HINT = "`agentflow verify` names what is damaged; restore the store from a copy"
 """What to do about `Page.damaged`."""
@@ -63,6 +68,11 @@ class Append(msgspec.Struct, frozen=True):
     state: str | None = None
     run: RunMeta | None = None
 
+    @property
+    def batch_id(self) -> str:
+        """The id of the batch: that of its first event, which no other batch has."""
+        return id_of(self.events[0])
+
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """A run as the log knows it, without decoding any event. Times in µs since the epoch.
@@ -94,6 +104,13 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     def ended_at(self) -> int | None:
         """When the terminal event was written; None before."""
         return self.updated_at if self.ended else None
+
+
+class Claimed(NamedTuple):
+    """A run that a process owns from now on, and the epoch that its appends must carry."""
+
+    workflow_id: str
+    epoch: int
 
 
 class LoggedEvent(NamedTuple):

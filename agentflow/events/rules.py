@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 from agentflow.errors import (
     Fenced,
     OffsetConflict,
@@ -20,7 +18,6 @@ from agentflow.events.sealing import UnsealedBatch
 from agentflow.events.tombstone import Tombstone
 
 __all__ = [
-    "blob_hash",
     "check_batch",
     "check_removable",
     "check_start",
@@ -117,8 +114,3 @@ def tombstone_of(row: RunRow, at: int) -> Tombstone:
         ended_at=row.updated_at,
         deleted_at=at,
     )
-
-
-def blob_hash(data: bytes) -> str:
-    """Return the name of a blob with these bytes."""
-    return "sha256:" + hashlib.sha256(data).hexdigest()

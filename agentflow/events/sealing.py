@@ -12,7 +12,7 @@ from typing import Any, overload
 
 from agentflow.events import envelope
 from agentflow.events.catalogue import Custom, RunEvent
-from agentflow.events.envelope import Event, StoredEvent, encode, type_of
+from agentflow.events.envelope import Event, StoredEvent, encode, stored_event, type_of
 from agentflow.events.ids import Ids, iso, written
 from agentflow.events.tracing import RunTracer
 
@@ -135,4 +135,4 @@ class UnsealedBatch(Sequence[StoredEvent]):
 
 def store(event: Event[Any], ts: int) -> StoredEvent:
     """Return the stored form of an event that was decided at `ts`; takes up to 10 ms a MiB."""
-    return StoredEvent(event.offset, ts, event.type, encode(event))
+    return stored_event(event.offset, ts, event.type, encode(event))

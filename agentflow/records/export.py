@@ -24,7 +24,7 @@ from agentflow.events.rows import Snapshot
 from agentflow.records.runs import RunRecord
 from agentflow.records.trimmed import KEPT_KINDS, RECORD
 
-__all__ = ["OpenedExport", "export_pieces", "export_run", "open_export"]
+__all__ = ["OpenedExport", "attachments_of", "export_pieces", "export_run", "open_export"]
 
 Get = Callable[[str], Awaitable[bytes | None]]
 
@@ -54,7 +54,7 @@ async def export_run(log: EventLog, workflow_id: str, last: int | None = None) -
     while offset <= last and (page := await log.read(workflow_id, offset, min(_PAGE, last - offset + 1))):
         for event in page:
             first = first or event.body
-            names |= names_in(event.body)
+            names |= names_in(event.text).difference(blob.name for blob in event.blobs)
             yield event.body
         offset = page[-1].offset + 1
     for snapshot in kept.values():
@@ -67,6 +67,27 @@ async def export_run(log: EventLog, workflow_id: str, last: int | None = None) -
         yield encode_attachment("definition", digest, graph)
     for kind, snapshot in kept.items():
         yield encode_attachment("record", kind, snapshot.data, snapshot.offset)
+
+
+async def attachments_of(log: EventLog, workflow_id: str) -> list[bytes]:
+    """Return the lines about a run that stand behind its events in a file, without blobs: its graph, also
+    where its source gives it, and its records if it was trimmed. Raises as `export_run`."""
+    row = await log.run(workflow_id)
+    found: list[bytes] = []
+    kept = {kind: await log.latest_snapshot(workflow_id, kind) for kind in KEPT_KINDS}
+    if not row.earliest_offset:
+        (first,) = await log.read(workflow_id, 0, 1)
+        digest = decode(first.body).data.ir_hash
+    else:
+        record = kept[RECORD]
+        digest = None if record is None else msgspec.json.decode(record.data, type=RunRecord).ir_hash
+    graph = None if digest is None else await log.get_definition(digest)
+    if digest is not None and graph is not None:
+        found.append(encode_attachment("definition", digest, graph))
+    for kind, snapshot in kept.items():
+        if snapshot is not None:
+            found.append(encode_attachment("record", kind, snapshot.data, snapshot.offset))
+    return found
 
 
 async def export_pieces(log: EventLog, workflow_id: str, last: int | None = None) -> AsyncGenerator[bytes]:

@@ -29,6 +29,7 @@ from agentflow.events.catalogue import SystemStateSaved, WorkflowStarted
 from agentflow.events.decoding import decode_page
 from agentflow.events.endings import final_usage
 from agentflow.events.envelope import Event, decode
+from agentflow.events.fork_base import expand_base
 from agentflow.events.ids import iso, micros
 from agentflow.events.log import EventLog, RunRow
 from agentflow.events.rows import Order, Page
@@ -66,6 +67,10 @@ _MAX_KEPT = 64
 _MAX_KEPT_BYTES = 1 << 20
 """A longer log is projected anew for each question, so that what is kept stays small."""
 
+_MAX_RECORDS = 256
+_MAX_RECORDED_EVENTS = 200_000
+"""Of the runs whose records are kept: about 80 bytes of record for each."""
+
 _OWN_LABELS = "agentflow."  # of the index of the store, not of the run
 
 
@@ -78,6 +83,8 @@ class ReadModel:
     def __init__(self, log: EventLog | None = None) -> None:
         self._log: EventLog | None = log
         self._projections: dict[str, RunProjection] = {}
+        self._records: dict[str, tuple[tuple[int, int], RunRecord]] = {}
+        self._recorded_events = 0
         self._graphs: dict[str, Workflow] = {}
 
     @property
@@ -90,12 +97,40 @@ class ReadModel:
     def _forget(self) -> None:
         """Drop what is kept, because another store was opened."""
         self._projections.clear()
+        self._records.clear()
+        self._recorded_events = 0
         self._graphs.clear()
 
     # -- one run --------------------------------------------------------------------------------
 
     async def record(self, workflow_id: str) -> RunRecord:
-        """Return the run record; of a trimmed run the one that was kept. Raises RunNotFound, RunGone."""
+        """Return the run record; of a trimmed run the one that was kept. Raises RunNotFound, RunGone.
+
+        The record of a run that has ended is made once: it depends on its last and its earliest offset alone.
+        """
+        row = await self.log.run(workflow_id)
+        key = (row.last_offset, row.earliest_offset)
+        made = self._records.get(workflow_id)
+        if made is not None and made[0] == key:
+            return made[1]
+        record = await self._record(workflow_id)
+        if await self.log.is_archived(workflow_id):
+            record = msgspec.structs.replace(record, archived=True)
+        if row.ended:
+            self._keep_record(workflow_id, key, record)
+        return record
+
+    def _keep_record(self, workflow_id: str, key: tuple[int, int], record: RunRecord) -> None:
+        """Keep a record; a longer run has a larger one, so the oldest go by the length of their logs."""
+        old = self._records.pop(workflow_id, None)
+        self._recorded_events -= 0 if old is None else old[0][0]
+        self._records[workflow_id] = (key, record)
+        self._recorded_events += key[0]
+        while self._recorded_events > _MAX_RECORDED_EVENTS or len(self._records) > _MAX_RECORDS:
+            (last, _), _ = self._records.pop(next(iter(self._records)))
+            self._recorded_events -= last
+
+    async def _record(self, workflow_id: str) -> RunRecord:
         try:
             found, row = await self._projection(workflow_id)
         except OffsetTrimmed:
@@ -487,9 +522,10 @@ async def base_of_fork(log: EventLog, ref: str) -> bytes:
     Raises LogCorrupt if they are not in the store.
     """
     body = await log.get_blob(ref)
-    if body is None:
+    whole = None if body is None else await expand_base(body, log.get_blob)
+    if whole is None:
         raise LogCorrupt(f"the base of a fork, {ref}, is not in the store")
-    return body
+    return whole
 
 
 def _keep(kept: dict[str, K], key: str, value: K) -> None:

@@ -11,10 +11,14 @@ __all__ = ["Collected", "Upkeep"]
 
 
 class Collected(msgspec.Struct, frozen=True, kw_only=True):
-    """What retention did: its plan, what of it was done, and what could not be, with the reason."""
+    """What retention did: its plan, what of it was done, and what could not be, with the reason.
+
+    `done` and `skipped` name the first 1,000 runs of each; `done_count` is the number of all that were done.
+    """
 
     plan: RetentionPlan
     done: list[Removal]
+    done_count: int = 0
     skipped: list[Kept]
     swept: Swept
 

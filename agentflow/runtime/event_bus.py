@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from actors import Actor, Ref, on
-from agentflow.errors import StorageUnavailable, StoreError
+from agentflow.errors import AgentflowError, CommitUnknown, StorageUnavailable, StoreError
 from agentflow.events.catalogue import RunEvent
 from agentflow.events.envelope import Event, Ids, StoredEvent
 from agentflow.events.hub import Hub
@@ -80,6 +80,7 @@ Observer = Callable[[str, int, Sequence[RunEvent], float], None]
 
 
 _PAGE_EVENTS = 1_024
+_ASK_INTERVAL_S = 0.25
 
 
 _LARGE_BYTES = 256 * 1024
@@ -119,6 +120,8 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._owner = owner
         self._observer = observer
         self._last: dict[str, asyncio.Future[None]] = {} if open_appends is None else open_appends
+        self._asked: dict[str, asyncio.Task[None]] = {}
+        """Of each run with a batch of unknown outcome: what becomes of it."""
 
     @on(Commit)
     def commit(self, batch: Commit) -> Coroutine[Any, Any, None] | None:
@@ -137,7 +140,7 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             for event in made:
                 sealed = store(event, batch.ts)
                 stored.append(sealed)
-                if len(sealed.body) > _LARGE_BYTES and len(stored) < len(made):
+                if sealed.size > _LARGE_BYTES and len(stored) < len(made):
                     return self._commit_slowly(batch, made[len(stored) :], stored, sender)
         except Exception as error:  # fails this run alone: the bus serves all others
             _tell_failure(batch, error, sender)
@@ -170,21 +173,20 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
                 owner=self._owner,
             )
         began = 0.0 if self._observer is None else time.perf_counter()
-        done = self._append(
-            Append(
-                workflow_id=batch.workflow_id,
-                epoch=batch.epoch,
-                expected=batch.expected,
-                events=stored,
-                state=batch.state,
-                run=meta,
-            )
+        append = Append(
+            workflow_id=batch.workflow_id,
+            epoch=batch.epoch,
+            expected=batch.expected,
+            events=stored,
+            state=batch.state,
+            run=meta,
         )
+        done = self._append(append)
         if done.done():
-            self._finish(done, batch, stored, sender, began)
+            self._finish(done, batch, append, sender, began)
         else:
             self._last[batch.workflow_id] = done
-            done.add_done_callback(lambda f: self._finish(f, batch, stored, sender, began))
+            done.add_done_callback(lambda f: self._finish(f, batch, append, sender, began))
 
     def _append(self, batch: Append) -> asyncio.Future[None]:
         try:
@@ -193,6 +195,23 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             refused.set_exception(StoreError(f"the store cannot take this: {error}"))
             return refused
+
+    async def _ask_log(self, batch: Append) -> None:
+        """Return once the log is known to hold a batch.
+
+        Raises StorageUnavailable if it does not, so that it is sent again, and OffsetConflict if another
+        batch stands there.
+        """
+        while True:
+            try:
+                held = await self._log.holds(batch)
+                break
+            except AgentflowError as error:
+                if not getattr(error, "transient", False):
+                    raise
+            await asyncio.sleep(_ASK_INTERVAL_S)
+        if not held:
+            raise StorageUnavailable(f"{batch.workflow_id}: the batch at {batch.expected} is not in the log")
 
     @on(Barrier)
     def barrier(self, message: Barrier) -> None:
@@ -218,13 +237,24 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self,
         done: asyncio.Future[None],
         batch: Commit,
-        stored: Sequence[StoredEvent],
+        append: Append,
         sender: Ref[Any] | None,
         began: float,
     ) -> None:
+        error, asked = done.exception(), self._asked.get(batch.workflow_id)
+        if asked is not None and asked is not done:  # of an earlier batch, whose answer comes first
+            asked.add_done_callback(lambda _: self._finish(done, batch, append, sender, began))
+            return
+        if asked is not None:
+            del self._asked[batch.workflow_id]
+        if isinstance(error, CommitUnknown):
+            asking = asyncio.ensure_future(self._ask_log(append))
+            self._last[batch.workflow_id] = self._asked[batch.workflow_id] = asking
+            asking.add_done_callback(lambda f: self._finish(f, batch, append, sender, began))
+            return
         if self._last.get(batch.workflow_id) is done:
             del self._last[batch.workflow_id]
-        error = done.exception()
+        stored = append.events
         if error is None:
             self._hub.publish(batch.workflow_id, stored)
             if sender is not None:

@@ -6,7 +6,7 @@ It begins with the part of the old run's log that it keeps, which is stored once
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +18,9 @@ from agentflow.definition.diagnostics import Diagnostic, or_which, sort_diagnost
 from agentflow.definition.loader import Definition, Submission
 from agentflow.errors import CommandRefused, DefinitionError, RunExists, RunNotFound
 from agentflow.events.catalogue import ForkOrigin, SystemStateSaved, WorkflowStarted
+from agentflow.events.decoding import decode_page
 from agentflow.events.envelope import decode, encode
+from agentflow.events.fork_base import encode_base
 from agentflow.events.log import EventLog
 from agentflow.records.pipeline import REQUESTER_LABEL, requester_of
 from agentflow.records.read_model import base_of_fork
@@ -63,7 +65,6 @@ async def fork_base(
     Raises CommandRefused if there is no such step or failure.
     """
     from agentflow.engine import base_of
-    from agentflow.engine.replay import asked_by_message, rewritten
 
     bodies, events = await _read(log, source.workflow_id, offset)
     if from_failure and source.pipeline is not None:
@@ -73,19 +74,10 @@ async def fork_base(
         if indexes is None:
             raise CommandRefused(f"no step of {source.workflow_id} has failed", code="not_failed")
     else:
-        indexes = base_of(events, _cut(source, plan, from_step, from_failure))
-    asked, edited = asked_by_message(events), outputs or {}
-    kept: list[BaseEvent] = []
-    lines: list[bytes] = []
-    for index in indexes:
-        event, body = events[index], bodies[index]
-        data = rewritten(event.data, run_id, asked, edited)
-        if data is not event.data:
-            event = event._replace(data=data)
-            body = encode(msgspec.structs.replace(decode(body), data=data))
-        kept.append(event)
-        lines.append(body)
-    blob = b"\n".join(lines)
+        indexes = await compute_aside(base_of, events, _cut(source, plan, from_step, from_failure))
+    kept, blob, values = await compute_aside(_assemble, bodies, events, indexes, run_id, outputs or {})
+    for value in values:
+        await log.put_blob(value)
     ref = await log.put_blob(blob)
     saved = SystemStateSaved(
         kind="fork_base",
@@ -96,6 +88,30 @@ async def fork_base(
         sha256=hashlib.sha256(blob).hexdigest(),
     )
     return ForkBase(kept, saved)
+
+
+def _assemble(
+    bodies: Sequence[bytes],
+    events: Sequence[BaseEvent],
+    indexes: Sequence[int],
+    run_id: str,
+    edited: Mapping[str, Any],
+) -> tuple[list[BaseEvent], bytes, list[bytes]]:
+    """Return the events that a fork keeps, their blob, and the blobs that it names."""
+    from agentflow.engine.replay import asked_by_message, rewritten
+
+    asked = asked_by_message(events)
+    kept: list[BaseEvent] = []
+    lines: list[tuple[str, bytes]] = []
+    for index in indexes:
+        event, body = events[index], bodies[index]
+        data = rewritten(event.data, run_id, asked, edited)
+        if data is not event.data:
+            event = event._replace(data=data)
+            body = encode(msgspec.structs.replace(decode(body), data=data))
+        kept.append(event)
+        lines.append((data.event_type, body))
+    return kept, *encode_base(lines)
 
 
 def _cut(source: RunState, plan: Graph, from_step: str | None, from_failure: bool) -> frozenset[str]:
@@ -120,15 +136,14 @@ async def _read(log: EventLog, workflow_id: str, upto: int) -> tuple[list[bytes]
     events: list[BaseEvent] = []
     position = 0
     while position <= upto and (rows := await log.read(workflow_id, position, _PAGE_EVENTS)):
-        for row in rows:
+        for row, event in zip(rows, await decode_page(rows), strict=True):
             if row.offset > upto:
                 break
-            event = decode(row.body)
             if isinstance(event.data, SystemStateSaved) and event.data.kind == "fork_base":
                 inner = await base_of_fork(log, event.data.ref)
                 began = bodies.pop(), events.pop()  # its edits come behind the base
                 bodies += [*(line for line in inner.split(b"\n") if line), began[0]]
-                events += [*decode_base(inner), began[1]]
+                events += [*await compute_aside(decode_base, inner), began[1]]
                 continue
             bodies.append(row.body)
             events.append(base_event(event))

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from agentflow.aside import compute_aside
 from agentflow.engine import BaseEvent, Bindings, Graph, IllegalEvent, RunState, evolve
 from agentflow.errors import LogCorrupt
 from agentflow.events.catalogue import SystemStateSaved
@@ -19,9 +20,11 @@ from agentflow.events.log import EventLog
 from agentflow.events.tracing import RunTracer
 from agentflow.records.read_model import base_of_fork
 
-__all__ = ["Fold", "FoldCache", "base_event", "decode_base", "fold"]
+__all__ = ["LONG_BASE", "Fold", "FoldCache", "base_event", "decode_base", "fold"]
 
 _PAGE_EVENTS = 512
+LONG_BASE = 2_000
+"""Events with which a fork begins; more are folded in a thread."""
 
 
 async def fold(
@@ -46,10 +49,14 @@ async def fold(
             if events is not None:
                 events.append(event)
             if isinstance(data, SystemStateSaved) and data.kind == "fork_base":
-                state.base = decode_base(await base_of_fork(log, data.ref))
+                body = await base_of_fork(log, data.ref)
+                state.base = await compute_aside(decode_base, body)
             ts = micros(event.timestamp)
             try:
-                evolve(state, data, event.offset, ts)
+                if len(state.base) > LONG_BASE:
+                    await compute_aside(evolve, state, data, event.offset, ts)
+                else:
+                    evolve(state, data, event.offset, ts)
             except IllegalEvent as illegal:
                 raise LogCorrupt(f"{state.workflow_id} at offset {event.offset}: {illegal}") from None
             see(data)

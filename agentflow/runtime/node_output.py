@@ -19,6 +19,7 @@ from agentflow.definition.kinds import kind_of
 from agentflow.errors import LogCorrupt
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import Event, micros
+from agentflow.events.fork_base import expand_base
 from agentflow.records.node_output import (
     HumanRequest,
     LlmNodeMetrics,
@@ -88,9 +89,10 @@ async def _read(source: RunSource, view: DefinitionView) -> _Fold:
             data = event.data
             if isinstance(data, ev.SystemStateSaved) and data.kind == "fork_base":
                 body = await source.blob(data.ref)
-                if body is None:
+                whole = None if body is None else await expand_base(body, source.blob)
+                if whole is None:
                     raise LogCorrupt(f"the base of a fork, {data.ref}, is not in the store")
-                fold.state.base = decode_base(body)
+                fold.state.base = decode_base(whole)
             try:
                 fold.take(event)
             except IllegalEvent as illegal:

@@ -25,6 +25,7 @@ import msgspec
 
 from actors import Actor, OneForOne, Restarted, Terminated, on
 from agentflow import engine, known_secrets
+from agentflow.aside import compute_aside
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.decisions import Decisions
 from agentflow.errors import RunExists, RunNotFound
@@ -50,7 +51,7 @@ from agentflow.runtime.handler_dispatcher import BeginHandler
 from agentflow.runtime.handler_messages import HandlerMessages
 from agentflow.runtime.handler_models import BeginModelCall, EndModelCall
 from agentflow.runtime.handler_replies import HandlerReplies
-from agentflow.runtime.log_replay import Fold, fold
+from agentflow.runtime.log_replay import LONG_BASE, Fold, fold
 from agentflow.runtime.messages import HANDLER_LIMIT_S
 from agentflow.runtime.model_calls import ModelCallFailure, ModelCallSuccess, model_warnings
 from agentflow.runtime.permanent_actor import PermanentActor
@@ -105,6 +106,8 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             return self._replay()
         if self._launch.first_batch_sent:
             return self._start_or_replay()
+        if len(self._launch.base) > LONG_BASE:
+            return self._start_long_fork()
         self._start_new()
         return None
 
@@ -152,12 +155,24 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     def _start_new(self) -> None:
         """Write the first events of a new run, and what follows from them unless it has to queue."""
-        launch, run, state = self._launch, self._run, self._state
-        now = run.now()
         events: list[ev.RunEvent] = []
-        state.base = launch.base
-        run.validate_trace(launch.first_events[0])
-        run.record(launch.first_events, events, now)
+        now = self._run.now()
+        self._state.base = self._launch.base
+        self._run.validate_trace(self._launch.first_events[0])
+        self._run.record(self._launch.first_events, events, now)
+        self._write_first(events, now)
+
+    async def _start_long_fork(self) -> None:
+        """Do as `_start_new`, with the base folded in a thread: it would hold the loop for 10 µs an event."""
+        events: list[ev.RunEvent] = []
+        now = self._run.now()
+        self._state.base = self._launch.base
+        self._run.validate_trace(self._launch.first_events[0])
+        await compute_aside(self._run.record, self._launch.first_events, events, now)
+        self._write_first(events, now)
+
+    def _write_first(self, events: list[ev.RunEvent], now: int) -> None:
+        launch, run, state = self._launch, self._run, self._state
         if launch.base:
             run.effects.clear()
             run.record(engine.interrupted(state, now), events, now)

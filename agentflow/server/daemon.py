@@ -23,7 +23,9 @@ from agentflow import __version__, logs
 from agentflow.aside import import_aside
 from agentflow.config import Config, ServerConfig
 from agentflow.errors import AgentflowError, ConfigurationError, StorageUnavailable
+from agentflow.events.archive import open_archive
 from agentflow.events.log import EventLog
+from agentflow.events.open import open_log
 from agentflow.models import ModelProvider, Models
 from agentflow.pipeline.assembly import assemble
 from agentflow.runtime import Runtime
@@ -117,9 +119,14 @@ class Daemon:
         metrics = Metrics()
         assembly = assemble(config, self._services)
         async with AsyncExitStack() as opened:
+            store: str | EventLog = config.store
+            if config.archive is not None:
+                await open_archive(config.archive).check()
+                store = open_log(config.store, archive=config.archive)
+                opened.push_async_callback(store.close)
             runtime = await opened.enter_async_context(
                 Runtime(
-                    config.store,
+                    store,
                     models=self._models,
                     services=[*self._services, *assembly.services()],
                     workers=self._workers,
@@ -189,9 +196,9 @@ class Daemon:
                 now = runtime.clock.now()
                 done = await upkeep(runtime.log, self._config.retention, now)
                 await ResultCache(runtime.log, runtime.clock).sweep()
-                gone = done.collected.done if done.collected else []
+                gone = done.collected.done_count if done.collected else 0
                 if gone:
-                    _log.info("runs_collected", runs=len(gone))
+                    _log.info("runs_collected", runs=gone)
             except AgentflowError as error:
                 _log.warning("retention_failed", error=str(error))
             await asyncio.sleep(_DAY)

@@ -17,7 +17,7 @@ from agentflow.events.envelope import StoredEvent
 from agentflow.events.rows import VERIFY_HINT
 from agentflow.logs import get_logger
 from agentflow.server.connection import HIGH_WATER
-from agentflow.server.frames import Sse, expand
+from agentflow.server.frames import Sse
 from agentflow.server.problems import Refusal
 from agentflow.server.stream import Plan, Stream
 from agentflow.server.streams import Streams
@@ -84,12 +84,10 @@ class RunStream(Stream):
         for part in parts(batch):
             shown = part if wanted.everything else [event for event in part if wanted(event)]
             shown = self.cut(shown)
-            if plan.expand:
-                shown = [await self._expanded(event) for event in shown]
             # Text of an answer comes before the event that has all of it.
             ahead = b"" if self._deltas is None else self._delta_frames()
             if shown:
-                await self.emit(ahead + plan.frames.events(shown), len(shown))
+                await self.emit(ahead + plan.frames.events(shown, whole=plan.expand), len(shown))
             elif ahead:
                 await self.put(ahead)
             self._position = part[-1].offset
@@ -132,10 +130,6 @@ class RunStream(Stream):
         frames, step = self.plan.frames, self.plan.step
         found = self._deltas.take(self._position)
         return b"".join([frames.aside(d.type, _encode(d)) for d in found if step is None or d.step == step])
-
-    async def _expanded(self, event: StoredEvent) -> StoredEvent:
-        body = await expand(event.body, self.streams.log.get_blob)
-        return event if body is event.body else StoredEvent(event.offset, event.ts, event.type, body)
 
     def place(self) -> dict[str, Any]:
         return {"workflow_id": self._workflow_id, "offset": self._position}
@@ -220,7 +214,7 @@ class AllStream(Stream):
             return frames.events(events)
         cursor, sent = self._cursor or "", self._skip
         return b"".join(
-            frames.marked(event.type, event.body, f"{cursor}.{sent + i}") for i, event in enumerate(events, 1)
+            frames.marked(event.type, event.wire, f"{cursor}.{sent + i}") for i, event in enumerate(events, 1)
         )
 
     def place(self) -> dict[str, Any]:
@@ -245,7 +239,7 @@ def parts(events: Sequence[StoredEvent]) -> Iterator[Sequence[StoredEvent]]:
     """Split events into parts of about 128 KiB at most, the limit of a client's backlog."""
     size = start = 0
     for index, event in enumerate(events):
-        size += len(event.body)
+        size += event.size
         if size >= HIGH_WATER:
             yield events[start : index + 1]
             start, size = index + 1, 0

@@ -1,19 +1,18 @@
 """Events as bytes of a stream: lines of NDJSON, frames of Server-Sent Events. Pure.
 
-The bodies of events are sent as they are stored; nothing is decoded unless blobs are to be put in their
-place.
+The bodies of events are sent as they are stored, large values by name unless whole events are asked for;
+nothing is decoded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 
 from agentflow.events.envelope import StoredEvent
 
-__all__ = ["Frames", "Ndjson", "Sse", "expand"]
+__all__ = ["Frames", "Ndjson", "Sse"]
 
 _CHUNK = 128 * 1024
 
@@ -23,8 +22,8 @@ class Frames:
 
     media = ""
 
-    def events(self, events: Sequence[StoredEvent]) -> bytes:
-        """Return the frames of events, in order."""
+    def events(self, events: Sequence[StoredEvent], *, whole: bool = False) -> bytes:
+        """Return the frames of events, in order; `whole` with their blobs in place."""
         raise NotImplementedError
 
     def begin(self) -> bytes:
@@ -54,8 +53,8 @@ class Ndjson(Frames):
 
     media = "application/x-ndjson"
 
-    def events(self, events: Sequence[StoredEvent]) -> bytes:
-        return b"\n".join([event.body for event in events]) + b"\n"
+    def events(self, events: Sequence[StoredEvent], *, whole: bool = False) -> bytes:
+        return b"\n".join([event.body if whole else event.wire for event in events]) + b"\n"
 
     def heartbeat(self, event: bytes | None) -> bytes:
         return b"\n" if event is None else event + b"\n"
@@ -75,12 +74,18 @@ class Sse(Frames):
     def begin(self) -> bytes:
         return b"retry: 3000\n\n"
 
-    def events(self, events: Sequence[StoredEvent]) -> bytes:
+    def events(self, events: Sequence[StoredEvent], *, whole: bool = False) -> bytes:
+        bodies = [event.body if whole else event.wire for event in events]
         if self._named:
             return b"".join(
-                [b"id: %d\nevent: %b\ndata: %b\n\n" % (e.offset, e.type.encode(), e.body) for e in events]
+                [
+                    b"id: %d\nevent: %b\ndata: %b\n\n" % (e.offset, e.type.encode(), body)
+                    for e, body in zip(events, bodies, strict=True)
+                ]
             )
-        return b"".join([b"id: %d\ndata: %b\n\n" % (e.offset, e.body) for e in events])
+        return b"".join(
+            [b"id: %d\ndata: %b\n\n" % (e.offset, body) for e, body in zip(events, bodies, strict=True)]
+        )
 
     def marked(self, event_type: str, body: bytes, mark: str | None) -> bytes:
         """Return a frame with an id that is no offset."""
@@ -101,27 +106,3 @@ def pieces(data: bytes) -> Sequence[bytes]:
     if len(data) <= _CHUNK:
         return (data,)
     return [data[start : start + _CHUNK] for start in range(0, len(data), _CHUNK)]
-
-
-GetBlob = Callable[[str], Awaitable[bytes | None]]
-
-
-async def expand(body: bytes, get_blob: GetBlob) -> bytes:
-    """Return the event with every `{"$blob": …}` of its data replaced by what it names; one that is gone
-    stays."""
-    if b'"$blob"' not in body:
-        return body
-    return msgspec.json.encode(await expand_value(msgspec.json.decode(body), get_blob))
-
-
-async def expand_value(value: Any, get_blob: GetBlob) -> Any:
-    """Return a JSON value with its blobs in their places."""
-    if isinstance(value, list):
-        return [await expand_value(item, get_blob) for item in value]  # pyright: ignore[reportUnknownVariableType]
-    if not isinstance(value, dict):
-        return value
-    name: Any = value.get("$blob")  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    if isinstance(name, str) and name.startswith("sha256:"):
-        data = await get_blob(name)
-        return value if data is None else msgspec.json.decode(data)  # pyright: ignore[reportUnknownVariableType]
-    return {key: await expand_value(item, get_blob) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]

@@ -167,5 +167,5 @@ class EventFilter:
             and (self._view is None or self._view(event.type))
             and (self._since is None or event.ts >= self._since)
             and (self._until is None or event.ts < self._until)
-            and (self._step is None or _step_decoder.decode(event.body).step == self._step)
+            and (self._step is None or _step_decoder.decode(event.text).step == self._step)
         )

@@ -300,7 +300,7 @@ class Projector:
 
     async def _origin(self, event: StoredEvent) -> SpanContext | None:
         """Return the root span of the run that this event's run was forked from, if the event says so."""
-        if event.offset > 0 or b'"forked_from"' not in event.body:
+        if event.offset > 0 or b'"forked_from"' not in event.text:
             return None
         try:
             data = decode(event.body).data

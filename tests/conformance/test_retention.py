@@ -65,7 +65,7 @@ def naming(workflow_id, offset, *names, parent=None):
         event(offset, "workflow.started" if offset == 0 else "output", workflow_id).body
     )
     return msgspec.structs.replace(
-        event(offset, head["type"], workflow_id), body=msgspec.json.encode({**head, "data": data})
+        event(offset, head["type"], workflow_id), text=msgspec.json.encode({**head, "data": data})
     )
 
 
@@ -278,7 +278,7 @@ async def test_what_a_blob_names_stays_as_long_as_it_does(log, kind, tmp_path):
     await run_that_names(log, "wf_source", value, other)
     saved = naming("wf_fork", 0)
     body = saved.body.replace(b'"data":{', b'"data":{"kind":"fork_base","ref":"%b",' % outer.encode())
-    fork = Append("wf_fork", 1, 0, [msgspec.structs.replace(saved, body=body)], "running", meta())
+    fork = Append("wf_fork", 1, 0, [msgspec.structs.replace(saved, text=body)], "running", meta())
     await log.append(fork)
     await log.append(batch("wf_fork", 1, 1, last_type="workflow.completed"))
     await log.delete("wf_source", T0)

@@ -20,9 +20,11 @@ import stat
 import sys
 from collections.abc import Callable
 from functools import cache, partial
+from typing import Any
 from zlib import crc32
 
 from agentflow.errors import RunNotFound
+from agentflow.events import blobs
 from agentflow.events.envelope import Event, StoredEvent, Unknown, encode, iso
 from agentflow.events.log import Append, EventLog, RunMeta
 from agentflow.events.open import open_log
@@ -49,6 +51,8 @@ __all__ = [
 T0 = 1_700_000_000_000_000
 RUNS = ("wf_a", "wf_b", "wf_c")
 GRAPH = "g" * 8
+
+_LARGE_BYTES = 2_000
 
 SIZES = {
     (segment_store, "SEGMENT_BYTES"): 12_000,
@@ -110,6 +114,9 @@ def event(run: str, offset: int, incarnation: str, type: str = "agent.processing
     named = blob(run, offset)
     if named is not None:
         data["$blob"] = blob_name(named)
+    value = crc32(f"{run} {offset}".encode()) % 5
+    if value < 2:  # several events hold the same; below 2 kB it is shared by place, above it is a blob
+        data["input"] = {"shared": f"value of {run} {offset // 15 % 2} " * (70 if value else 140)}
     ts = T0 + offset
     envelope = Event(
         id=id,
@@ -119,7 +126,16 @@ def event(run: str, offset: int, incarnation: str, type: str = "agent.processing
         workflow_id=run,
         data=Unknown(type=type, data=data),
     )
-    return StoredEvent(offset, ts, type, encode(envelope))
+    return _stored(offset, ts, type, encode(envelope))
+
+
+def _stored(offset: int, ts: int, type: str, body: bytes) -> StoredEvent:
+    """The stored form of an event, in which a value above 2 kB is a blob."""
+    large, blobs.LARGE_BYTES = blobs.LARGE_BYTES, _LARGE_BYTES
+    try:
+        return StoredEvent(offset, ts, type, *blobs.extract_blobs(body, dict[str, Any]))
+    finally:
+        blobs.LARGE_BYTES = large
 
 
 def next_batch(run: str, offset: int, incarnation: str, epoch: int) -> Append:

@@ -98,7 +98,7 @@ async def test_blobs_travel_and_so_does_what_they_name(tmp_path):
     copy = MemoryLog()
     for event in await log.read(run, 0, 10_000):
         body = event.body.replace(b'"input":"go"', b'"input":{"$blob":"%b"}' % outer.encode())
-        event = msgspec.structs.replace(event, body=body)
+        event = msgspec.structs.replace(event, text=body)
         meta = None
         if event.offset == 0:
             meta = RunMeta(name="x", definition_hash=decode(body).data.definition.hash, created_at=event.ts)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
 import time
+from contextlib import closing
 
 import pytest
 
 from agentflow import Runtime
 from agentflow.definition.ir import decode_ir
 from agentflow.errors import OffsetTrimmed, RunGone, Unsupported
+from agentflow.events.backup import verify_store
 from agentflow.events.open import open_log
 from agentflow.events.retention import RetentionPolicy
 from agentflow.records.read_model import ReadModel
@@ -16,6 +20,7 @@ from agentflow.records.runs import StepNotFound
 from agentflow.records.trimmed import kept_record
 from agentflow.runtime.retention import collect, retention_plan
 from agentflow.testing import ScriptedModel
+from tests.benchmarks.events.many_runs import key_of, make_store
 
 HOUR = 3_600_000_000
 
@@ -133,3 +138,23 @@ async def test_a_trimmed_run_still_tells_its_record_its_state_and_its_steps(log)
 async def test_what_was_not_trimmed_has_nothing_kept(log):
     ids = await run_three(log)
     assert await kept_record(log, ids[0]) is None
+
+
+async def test_retention_of_many_runs_names_some_and_removes_all(tmp_path):
+    """A page at a time: more runs than one page of rows, one step of the sweep, and the list of a report."""
+    path = tmp_path / "runs.db"
+    await asyncio.to_thread(make_store, path, 3_000)
+    log = open_log(f"sqlite:{path}")
+    policy = RetentionPolicy(mode="size", max_bytes=600 * 500)
+    plan = await retention_plan(log, policy, now())
+    assert (plan.removal_count, len(plan.removals), plan.runs) == (2_501, 1_000, 3_001)
+    assert plan.bytes_after <= 600 * 500 < plan.bytes_after + 601
+    done = await collect(log, policy, now())
+    assert (done.done_count, len(done.done), done.skipped) == (2_501, 1_000, [])
+    left = [row.workflow_id for row in (await log.runs(limit=1_000, order="asc")).items]
+    assert left == [key_of(number) for number in range(2_500, 3_000)]
+    assert done.swept.bytes > 0
+    await log.close()
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT count(*), (SELECT count(*) FROM doomed) FROM batch").fetchone() == (500, 0)
+    assert (await verify_store(f"sqlite:{path}")).sound

@@ -15,6 +15,8 @@ import pytest
 
 from agentflow.client import Client
 from agentflow.config import ServerConfig
+from agentflow.events.blobs import LARGE_BYTES, blob_hash
+from agentflow.events.envelope import stored_event
 from tests.unit.server.kit import ECHO, STEPS, serving
 from tests.unit.server.logs import Writer
 
@@ -395,22 +397,24 @@ class TestHeartbeats:
 
 class TestExpand:
     async def test_blobs_in_their_place(self, served, http):
-        value = {"text": "large"}
-        name = await served.runtime.log.put_blob(json.dumps(value).encode())
+        value = "x" * LARGE_BYTES
         writer = Writer(served.runtime, "wf_blob")
         original = writer._event
 
         def with_blob(*args):
             event = original(*args)
-            body = event.body.replace(
-                b'"pad":""', b'"pad":{"$blob":"%s","size":9,"type":"json"}' % name.encode()
-            )
-            return type(event)(event.offset, event.ts, event.type, body)
+            body = event.body.replace(b'"pad":""', b'"pad":"%s"' % value.encode())
+            return stored_event(event.offset, event.ts, event.type, body)
 
         writer._event = with_blob
         await writer.write(1)
-        plain = lines_of((await http.get("/workflows/wf_blob/events?follow=false")).content)
-        assert plain[0]["data"]["pad"]["$blob"] == name
+        name = blob_hash(json.dumps(value).encode())
+        for path in ("events?follow=false", "events?follow=false&format=sse"):
+            answer = await http.get(f"/workflows/wf_blob/{path}")
+            data = answer.text.rpartition("data: ")[2] if "sse" in path else answer.text
+            pad = json.loads(data)["data"]["pad"]
+            assert pad == {"$blob": name, "size": len(value) + 2, "type": "json"}
+        assert (await http.get(f"/blobs/{name}")).json() == value
         for path in ("events?follow=false&expand=true", "log?expand=true"):
             (event,) = lines_of((await http.get(f"/workflows/wf_blob/{path}")).content)
             assert event["data"]["pad"] == value

@@ -19,10 +19,10 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from agentflow.errors import LogCorrupt
+from agentflow.events.blobs import blob_hash
 from agentflow.events.files import make_directories, put_file, replace_file, sync_directory
 from agentflow.events.references import named_by, names_in
 from agentflow.events.rows import Snapshot
-from agentflow.events.rules import blob_hash
 
 __all__ = ["PARTS", "Closed", "StoreFiles", "content_of"]
 
@@ -147,8 +147,11 @@ class StoreFiles:
     # -- blobs
 
     def put_blob(self, name: str, data: bytes) -> None:
-        """Implement `EventLog.put_blob`."""
-        _put_once(self._blobs / name.removeprefix("sha256:"), data)
+        """Implement `EventLog.put_blob`. One that the disk has changed is written again."""
+        path = self._blobs / name.removeprefix("sha256:")
+        if path.exists() and content_of(path) != data:
+            replace_file(path, data)
+        _put_once(path, data)
 
     def get_blob(self, name: str) -> bytes | None:
         """Implement `EventLog.get_blob`."""

@@ -190,8 +190,7 @@ class Index:
         if not lines or lines[-2] >> _POSITION_BITS != place[0]:
             self.segments[place[0]].runs += 1
         lines.extend((place[0] << _POSITION_BITS | place[1], head.o << _POSITION_BITS | len(line.raw)))
-        for _, _, size in head.m:
-            run.bytes += size
+        run.bytes += line.size
         run.updated_at = head.m[-1][0]
         run.last = head.o + len(head.m) - 1
 

@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from agentflow.errors import ConfigurationError
+from agentflow.events.blobs import Blob, reference_to
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.tombstone import Tombstone
 
 __all__ = [
     "PREFIX_BYTES",
+    "BlobRef",
     "Head",
     "Line",
     "Range",
@@ -34,6 +36,8 @@ __all__ = [
 
 FORMAT = 2
 """The version that is written. Version 1, whose lines have no `v`, is read (see `first_version`)."""
+FORMAT_WITH_BLOBS = 3
+"""The version of a line that names blobs."""
 
 PREFIX_BYTES = len('{"c":"00000000",')
 _VERSION = b'"v":'
@@ -41,6 +45,10 @@ _EVENTS = b',"e":['
 _BEGINNING = re.compile(rb'\{"c":"[^"\n]*","v":(\d{1,6}),')
 
 Range = tuple[int, int]
+
+BlobRef = tuple[int, int, str, int, bool]
+"""Number of the event in the line, position of the reference in it, name of the blob, its size, and whether
+readers get the value in place of the reference."""
 
 
 class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +87,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     r: RunChange | None = None
     m: list[tuple[int, str, int]] = []
     """Time (µs), type and length of each event."""
+    x: list[BlobRef] = []
+    """The blobs of the events, in order; an event has references in their places."""
     gone: list[Tombstone] = []
     dropped: list[Range] = []
     ends: list[tuple[int, int]] = []
@@ -92,13 +102,23 @@ class Line(msgspec.Struct, frozen=True, gc=False):
     raw: bytes
     start: int
 
-    def events(self) -> list[StoredEvent]:
-        """Return the events, as they were appended."""
+    @property
+    def size(self) -> int:
+        """Bytes of its events with their blobs."""
+        blobs = sum(size - len(reference_to(name, size)) for _, _, name, size, _ in self.head.x)
+        return sum([size for _, _, size in self.head.m]) + blobs
+
+    def events(self, blob_of: Callable[[str], bytes]) -> list[StoredEvent]:
+        """Return the events, as they were appended; `blob_of` returns a blob by its name."""
         found: list[StoredEvent] = []
         position, raw = self.start, self.raw
         for offset, (ts, type, length) in enumerate(self.head.m, start=self.head.o):
             found.append(StoredEvent(offset, ts, type, raw[position : position + length]))
             position += length + 1
+        for number, at, name, _, hidden in self.head.x:
+            event = found[number]
+            blobs = (*event.blobs, Blob(at, name, blob_of(name), hidden))
+            found[number] = msgspec.structs.replace(event, blobs=blobs)
         return found
 
 
@@ -110,10 +130,11 @@ def encode_line(head: Head, events: Sequence[StoredEvent] = ()) -> Line:
 
     Raises TypeError or ValueError for events that have no JSON form, or not in one line.
     """
-    rest = b'"v":%d,' % FORMAT + msgspec.json.encode(head)[1:]
+    version = FORMAT_WITH_BLOBS if head.x else FORMAT
+    rest = b'"v":%d,' % version + msgspec.json.encode(head)[1:]
     start = PREFIX_BYTES + len(rest) - 1 + len(_EVENTS)
     if events:
-        bodies = b",".join([event.body for event in events])
+        bodies = b",".join([event.text for event in events])
         times = [event.ts for event in events]
         if b"\n" in bodies or max(times) >= 1 << 63 or min(times) < -(1 << 63):
             raise ValueError("an event is one line, its time 64 bits")
@@ -139,7 +160,7 @@ def parse_line(line: bytes) -> Line | None:
         head = _head_decoder.decode(line if at < 0 else line[:at] + b"}")
     except (msgspec.DecodeError, UnicodeDecodeError):
         head = None
-    if head is None or head.v != FORMAT:
+    if head is None or head.v not in (FORMAT, FORMAT_WITH_BLOBS):
         refuse_newer(line)
         return None
     return Line(head, line, at + len(_EVENTS) if at >= 0 else len(line))
@@ -151,8 +172,9 @@ def refuse_newer(line: bytes) -> None:
     Its checksum may be computed in another way: what cannot be read for that reason is not torn.
     """
     found = _BEGINNING.match(line)
-    if found is not None and int(found[1]) > FORMAT:
+    if found is not None and int(found[1]) > FORMAT_WITH_BLOBS:
         raise ConfigurationError(
-            f"the store was written by a newer agentflow (format {int(found[1])}, this one knows {FORMAT})",
+            f"the store was written by a newer agentflow (format {int(found[1])}, this one knows"
+            f" {FORMAT_WITH_BLOBS})",
             hint="upgrade agentflow, or name another directory for the store",
         )

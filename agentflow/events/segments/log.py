@@ -11,13 +11,13 @@ from typing import ParamSpec, TypeVar
 
 from agentflow.errors import AgentflowError, LogClosed, StoreError
 from agentflow.events.base import BaseLog, EventQuery
+from agentflow.events.blobs import blob_hash
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.forked import ForkGuard
 from agentflow.events.group import GroupCommit
 from agentflow.events.listing import RunQuery, page_of_runs
 from agentflow.events.owner import Owner
 from agentflow.events.rows import Append, LoggedEvent, Notice, Page, RunRow, Snapshot, Swept
-from agentflow.events.rules import blob_hash
 from agentflow.events.segments.files import StoreFiles
 from agentflow.events.segments.opening import open_directory
 from agentflow.events.segments.reader import SegmentReader

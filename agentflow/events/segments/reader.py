@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 
+from agentflow.errors import LogCorrupt
 from agentflow.events.base import EventQuery
 from agentflow.events.cursors import decode_cursor, encode_cursor
 from agentflow.events.envelope import StoredEvent
@@ -62,10 +63,23 @@ class SegmentReader:
                 if not found:
                     run.check_whole()
                 break  # the next read starts at the damaged line, and says so
-            events = line.events()
+            try:
+                events = line.events(self._blob)
+            except LogCorrupt:
+                self._index.find(workflow_id)  # it may have been deleted meanwhile, with what it names
+                self._index.damage(workflow_id, first, place)
+                if not found:
+                    run.check_whole()
+                break
             found += events[offset - first : stop - first]
             offset, number = first + len(events), number + 1
         return found
+
+    def _blob(self, name: str) -> bytes:
+        data = self._files.get_blob(name)
+        if data is None:
+            raise LogCorrupt(f"{name}, which an event names, is missing")
+        return data
 
     def _pread(self, place: Place, length: int) -> bytes:
         if self._open is None or self._open[0] != place[0]:
@@ -113,7 +127,13 @@ class SegmentReader:
                 elif run.damaged is not None and line.head.o >= run.damaged:
                     damaged.add(run.workflow_id)
                 elif run.earliest <= line.head.o <= run.last:
-                    for count, event in enumerate(line.events(), start=1):
+                    try:
+                        events = line.events(self._blob)
+                    except LogCorrupt:
+                        if run.workflow_id in runs:
+                            damaged.add(run.workflow_id)
+                        events = []
+                    for count, event in enumerate(events, start=1):
                         if count > taken and takes(event.type, event.ts):
                             found.append(LoggedEvent(run.workflow_id, event))
                             if len(found) == query.limit and count < len(line.head.m):

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import NoReturn
 
 from agentflow.errors import AgentflowError, LogCorrupt, LogFailed, StoreError, Unsupported
+from agentflow.events.envelope import StoredEvent
 from agentflow.events.files import sync_directory
 from agentflow.events.group import Job, fail
 from agentflow.events.owner import Owner, next_epoch, this_process
@@ -18,7 +19,7 @@ from agentflow.events.rows import ENDED, FIRST_EPOCH, Append
 from agentflow.events.rules import check_removable, refusal, state_after, tombstone_of
 from agentflow.events.segments.files import StoreFiles
 from agentflow.events.segments.index import Index, RunIndex
-from agentflow.events.segments.lines import Head, Line, Range, RunChange, RunIdentity, encode_line
+from agentflow.events.segments.lines import BlobRef, Head, Line, Range, RunChange, RunIdentity, encode_line
 from agentflow.events.segments.writer import SegmentWriter
 from agentflow.events.tombstone import Tombstone
 
@@ -108,6 +109,7 @@ class SegmentStore:
         leaving()
         encoded = perf_counter()
         try:
+            self._put_blobs(accepted)
             self.writer.append(data)
         except StoreError as failure:
             fail(group, failure)
@@ -118,6 +120,15 @@ class SegmentStore:
             if batch.run is not None:
                 self._index.runs[batch.workflow_id].owner = batch.run.owner or this_process()
         self.sync_share = (synced - encoded) / (perf_counter() - began)
+
+    def _put_blobs(self, accepted: list[tuple[Append, Line]]) -> None:
+        """Store the blobs of a group, durably, before the lines that name them. Raises StoreError."""
+        try:
+            for batch, line in accepted:
+                for blob in [blob for event in batch.events for blob in event.blobs] if line.head.x else ():
+                    self._files.put_blob(blob.name, blob.data)
+        except OSError as error:
+            raise self.writer.error_of_call(error) from error
 
     def _accept(
         self, batch: Append, staged: dict[str, _Staged], accepted: list[tuple[Append, Line]]
@@ -140,7 +151,8 @@ class SegmentStore:
                 w=workflow_id,
                 o=batch.expected,
                 r=_change(batch, now),
-                m=[(event.ts, event.type, len(event.body)) for event in batch.events],
+                m=[(event.ts, event.type, len(event.text)) for event in batch.events],
+                x=[ref for number, event in enumerate(batch.events) for ref in _blob_refs(number, event)],
             )
             accepted.append((batch, encode_line(head, batch.events)))
         except LogCorrupt as damaged:
@@ -283,6 +295,10 @@ def _change(batch: Append, now: _Staged) -> RunChange | None:
         epoch=batch.epoch if batch.epoch != now.stored_epoch else None,
     )
     return None if change == RunChange() else change
+
+
+def _blob_refs(number: int, event: StoredEvent) -> list[BlobRef]:
+    return [(number, blob.at, blob.name, len(blob.data), blob.hidden) for blob in event.blobs]
 
 
 def _ranges(numbers: list[int]) -> list[Range]:

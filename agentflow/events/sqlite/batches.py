@@ -16,8 +16,9 @@ from zlib import crc32
 import msgspec
 
 from agentflow.errors import LogCorrupt
+from agentflow.events.blobs import blob_hash
 from agentflow.events.envelope import StoredEvent
-from agentflow.events.packing import unpack
+from agentflow.events.packing import text_of, unpack
 from agentflow.events.sqlite.checks import PRIME, damaged
 from agentflow.events.sqlite.event_types import EventTypes
 
@@ -28,6 +29,7 @@ __all__ = [
     "batches_of",
     "decode_types",
     "encode_types",
+    "find_blob",
     "indexed_up_to",
 ]
 
@@ -47,6 +49,7 @@ _PLACES = """
         AND first >= coalesce((SELECT max(first) FROM place WHERE run = ?1 AND first <= ?2), 0)
     ORDER BY first"""
 
+_ONE = f"SELECT {BATCH_COLUMNS} FROM batch WHERE seq = ?"
 _FIRST_CHUNK, _LARGEST_CHUNK = 8, 64  # rows of one statement
 
 _types_encoder = msgspec.msgpack.Encoder()
@@ -96,12 +99,44 @@ class Batch(NamedTuple):
         return batch_crc(seq, run, first, size, prev, ts, types, body) == crc
 
     def events(self, db: sqlite3.Connection, known: EventTypes) -> list[StoredEvent]:
-        """Return its events. Raises LogCorrupt if they cannot be made of it."""
+        """Return its events. Raises LogCorrupt if they cannot be made of it and what it names."""
         try:
             types = [known.find(db, number)[0] for number in decode_types(self.types)]
-            return unpack(self.body, self.first, self.ts, types)
+            return unpack(
+                self.body,
+                self.first,
+                self.ts,
+                types,
+                text_of=lambda seq: _text_of(db, seq, self.run),
+                blob_of=lambda name: _blob(db, name),
+            )
         except (msgspec.DecodeError, zlib.error, IndexError, ValueError) as error:
             raise LogCorrupt(f"a batch at offset {self.first} cannot be read: {error}") from error
+
+
+def _text_of(db: sqlite3.Connection, seq: int, run: int) -> bytes:
+    row = db.execute(_ONE, (seq,)).fetchone()
+    batch = None if row is None else Batch(*row)
+    if batch is None or batch.run != run or not batch.is_intact():
+        raise damaged(f"the batch {seq}, which holds values of a later one,")
+    return text_of(batch.body)
+
+
+def _blob(db: sqlite3.Connection, name: str) -> bytes:
+    data = find_blob(db, name)
+    if data is None:
+        raise damaged(f"{name}, which an event names,")
+    return data
+
+
+def find_blob(db: sqlite3.Connection, name: str) -> bytes | None:
+    """Return a blob, or None. Raises LogCorrupt if it is not as it was written: its name is its checksum."""
+    row = db.execute("SELECT body FROM blob WHERE name = ?", (name,)).fetchone()
+    if row is None:
+        return None
+    if not isinstance(row[0], bytes) or blob_hash(row[0]) != name:
+        raise damaged(f"blob {name}")
+    return row[0]
 
 
 def indexed_up_to(db: sqlite3.Connection) -> int:

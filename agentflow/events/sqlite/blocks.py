@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from agentflow.events.packing import VARIED_TIMES
@@ -103,14 +104,20 @@ def block_from(db: sqlite3.Connection, seq: int) -> Block | None:
     return None if row is None else Block(*row)
 
 
-def remove_batches(db: sqlite3.Connection, places: Iterable[tuple[int, int, int]]) -> None:
+def remove_batches(db: sqlite3.Connection, places: Sequence[tuple[int, int, int]]) -> None:
     """Remove the batches at these places (run, first offset, `seq`), which stand in blocks."""
-    removed: dict[int, tuple[Block, int]] = {}
-    for run, first, seq in places:
-        db.execute("DELETE FROM place WHERE run = ? AND first = ?", (run, first))
-        if db.execute("DELETE FROM batch WHERE seq = ?", (seq,)).rowcount:
-            block = block_from(db, seq)
-            if block is not None and block.is_intact():  # a damaged one is not made to look sound
-                removed[block.stop] = (block, removed.get(block.stop, (block, 0))[1] + 1)
-    for block, count in removed.values():
-        _write(db, (*block[:2], block.batches - count, *block[3:6]))
+    if not places:
+        return
+    seqs = sorted(seq for _, _, seq in places)
+    marks = ", ".join("?" * len(seqs))
+    there = [seq for (seq,) in db.execute(f"SELECT seq FROM batch WHERE seq IN ({marks}) ORDER BY seq", seqs)]
+    db.executemany("DELETE FROM place WHERE run = ? AND first = ?", [place[:2] for place in places])
+    db.execute(f"DELETE FROM batch WHERE seq IN ({marks})", seqs)
+    while there:
+        block = block_from(db, there[0])
+        if block is None:
+            return
+        count = bisect_left(there, block.stop)
+        if block.is_intact():  # a damaged one is not made to look sound
+            _write(db, (*block[:2], block.batches - count, *block[3:6]))
+        del there[:count]

@@ -18,11 +18,12 @@ from agentflow.errors import RunGone, RunNotFound
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.owner import Owner, next_epoch, this_process
 from agentflow.events.owner_locks import OwnerLocks
+from agentflow.events.packing import pack, sources_of
 from agentflow.events.references import names_in
 from agentflow.events.rows import FIRST_EPOCH
-from agentflow.events.rules import blob_hash, check_removable, first_kept, tombstone_of
-from agentflow.events.sqlite.batches import batches_of
-from agentflow.events.sqlite.checks import check_value, damaged, row_crc, seal_run
+from agentflow.events.rules import check_removable, first_kept, tombstone_of
+from agentflow.events.sqlite.batches import Batch, batch_crc, batches_of, find_blob
+from agentflow.events.sqlite.checks import check_value, row_crc, seal_run
 from agentflow.events.sqlite.event_types import EventTypes
 from agentflow.events.sqlite.run_rows import find_run
 from agentflow.events.tombstone import Tombstone
@@ -35,11 +36,13 @@ __all__ = [
     "drop_cursor",
     "get_blob",
     "get_definition",
+    "insert_blob",
     "load_cursor",
     "probe",
     "put_blob",
     "put_definition",
     "put_snapshot",
+    "register",
     "release",
     "save_cursor",
     "trim",
@@ -48,10 +51,19 @@ __all__ = [
 
 def put_blob(db: sqlite3.Connection, name: str, data: bytes) -> None:
     """Implement `EventLog.put_blob`."""
-    db.execute("INSERT OR IGNORE INTO blob (name, body) VALUES (?, ?)", (name, data))
+    insert_blob(db, name, data)
     inner = [(name, each) for each in names_in(data)]
     db.executemany("INSERT OR IGNORE INTO inner_reference (blob, name) VALUES (?, ?)", inner)
     _stamp(db, name)
+
+
+def insert_blob(db: sqlite3.Connection, name: str, data: bytes) -> None:
+    """Store a blob; one that is there is written again only if the disk has changed it."""
+    db.execute(
+        "INSERT INTO blob (name, body) VALUES (?, ?)"
+        " ON CONFLICT (name) DO UPDATE SET body = excluded.body WHERE body IS NOT excluded.body",
+        (name, data),
+    )
 
 
 def put_definition(db: sqlite3.Connection, hash: str, source: bytes) -> None:
@@ -104,6 +116,13 @@ def put_snapshot(db: sqlite3.Connection, workflow_id: str, kind: str, offset: in
     )
 
 
+def register(db: sqlite3.Connection, owner: Owner, locks: OwnerLocks) -> None:
+    """Implement `EventLog.register`. The kernel gives the lock up however the process ends, so that it is a
+    lease without a clock; another incarnation has another lock."""
+    if owner.lock and owner.lock == this_process().lock:
+        locks.hold(owner.lock)
+
+
 def claim(db: sqlite3.Connection, workflow_id: str, owner: Owner, locks: OwnerLocks) -> int:
     """Implement `EventLog.claim`. The lock of this process is held before the row says so."""
     try:
@@ -141,11 +160,15 @@ def trim(db: sqlite3.Connection, workflow_id: str, before: int) -> int:
     if earliest == row.earliest_offset:
         return earliest
     names, size = {row.definition_hash}, 0
-    for event in _events_from(db, run, earliest, row.last_offset):
-        names |= names_in(event.body)
-        size += len(event.body)
+    batches = list(_kept_batches(db, run, earliest, row.last_offset))
+    for batch, events in batches:
+        names.update(blob.name for event in events for blob in event.blobs)  # it is read as a whole
+        for event in events[max(earliest - batch.first, 0) :]:
+            names |= names_in(event.text)
+            size += event.size
     for (body,) in db.execute("SELECT body FROM snapshot WHERE run = ?", (run,)):
         names |= names_in(body)
+    _make_self_contained(db, batches)
     db.execute("UPDATE run SET earliest_offset = ?, bytes = ? WHERE id = ?", (earliest, size, run))
     seal_run(db, run)
     db.execute("DELETE FROM reference WHERE run = ?", (run,))
@@ -153,11 +176,26 @@ def trim(db: sqlite3.Connection, workflow_id: str, before: int) -> int:
     return earliest
 
 
-def _events_from(db: sqlite3.Connection, run: int, start: int, last_offset: int) -> Iterator[StoredEvent]:
+_Read = tuple[Batch, list[StoredEvent]]
+
+
+def _kept_batches(db: sqlite3.Connection, run: int, start: int, last_offset: int) -> Iterator[_Read]:
     types = EventTypes()
     last_seq: int = db.execute("SELECT last_seq FROM run WHERE id = ?", (run,)).fetchone()[0]
     for batch in batches_of(db, run, start, last_seq, last_offset):
-        yield from batch.events(db, types)[max(start - batch.first, 0) :]
+        yield batch, batch.events(db, types)
+
+
+def _make_self_contained(db: sqlite3.Connection, batches: list[_Read]) -> None:
+    """Store in the batches that are kept the values that they name in others, which will be swept.
+
+    They were all read before the first is written: a value may be named in one that is written anew.
+    """
+    for batch, events in batches:
+        if sources_of(batch.body):
+            body = pack(events)
+            crc = batch_crc(*batch[:7], body)
+            db.execute("UPDATE batch SET body = ?, crc = ? WHERE seq = ?", (body, crc, batch.seq))
 
 
 def delete(db: sqlite3.Connection, workflow_id: str, at: int) -> Tombstone:
@@ -199,13 +237,8 @@ def get_definition(db: sqlite3.Connection, hash: str) -> bytes | None:
 
 
 def get_blob(db: sqlite3.Connection, name: str) -> bytes | None:
-    """Implement `EventLog.get_blob`; its name is its checksum."""
-    row = db.execute("SELECT body FROM blob WHERE name = ?", (name,)).fetchone()
-    if row is None:
-        return None
-    if blob_hash(row[0]) != name:
-        raise damaged(f"blob {name}")
-    return row[0]
+    """Implement `EventLog.get_blob`."""
+    return find_blob(db, name)
 
 
 def _select(db: sqlite3.Connection, statement: str, key: str, what: str) -> Any:

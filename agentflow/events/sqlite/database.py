@@ -33,7 +33,7 @@ __all__ = [
     "open_database",
 ]
 
-_SCHEMA_VERSION = 5
+_SCHEMA_VERSION = 6
 _OLDEST_READABLE = 5  # without a migration
 _OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
 _SMALLEST_FILE = 512  # bytes; a smaller one SQLite would take for an empty database, and write over
@@ -75,12 +75,17 @@ def _add_labels(db: sqlite3.Connection) -> None:
     )
 
 
+def _allow_references(db: sqlite3.Connection) -> None:
+    """Migrate version 5 to 6: batches may name blobs and other batches, which earlier releases pass over."""
+
+
 # From a version to the next; runs inside the transaction that also sets the version.
 _MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {
     1: _add_retention,
     2: add_checks,
     3: _add_labels,
     4: add_batches,
+    5: _allow_references,
 }
 
 

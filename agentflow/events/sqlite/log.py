@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agentflow.errors import AgentflowError, LogClosed
+from agentflow.events.blobs import blob_hash
 from agentflow.events.group import GroupCommit
 from agentflow.events.owner import Owner
 from agentflow.events.rows import Append, Swept
-from agentflow.events.rules import blob_hash
 from agentflow.events.sqlite import calls
 from agentflow.events.sqlite.database import open_database
 from agentflow.events.sqlite.failures import unusable
@@ -94,6 +94,10 @@ class SqliteLog(SqliteReading):
     async def drop_cursor(self, consumer: str) -> None:
         """Implement `EventLog.drop_cursor`."""
         await self._write(calls.drop_cursor, consumer)
+
+    async def register(self, owner: Owner) -> None:
+        """Implement `EventLog.register`: holds the lock of this process beside the store."""
+        await self._write(calls.register, owner, self._store.locks)
 
     async def claim(self, workflow_id: str, owner: Owner) -> int:
         """Implement `EventLog.claim`."""

@@ -145,6 +145,10 @@ class ReadOnlySqliteLog(SqliteReading):
         """Refuse, because the store is only read."""
         self._refuse()
 
+    async def register(self, owner: Owner) -> None:
+        """Refuse, because the store is only read."""
+        self._refuse()
+
     async def claim(self, workflow_id: str, owner: Owner) -> int:
         """Refuse, because the store is only read."""
         self._refuse()

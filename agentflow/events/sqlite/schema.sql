@@ -1,4 +1,4 @@
--- The SQLite event log, version 5. Times are microseconds since the epoch; `crc` is described in `checks`.
+-- The SQLite event log, version 6. Times are microseconds since the epoch; `crc` is described in `checks`.
 
 -- One row a run: what lists and fencing need without reading an event.
 CREATE TABLE run (

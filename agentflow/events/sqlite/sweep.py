@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from agentflow.events.rows import Swept
 from agentflow.events.sqlite.blocks import index_batches, remove_batches
@@ -18,19 +18,21 @@ __all__ = ["sweep"]
 T = TypeVar("T")
 Run = Callable[..., Awaitable[T]]
 
-_ROWS = 500  # batches deleted in one step
+_ROWS = 1_000  # batches deleted in one step
+_RUNS = 20_000  # rows of runs that one step looks at
 _PAGES = 200  # 0.8 MB of the file given back in one step
 
 
-async def sweep(call: Callable[..., Awaitable[int]], before: int) -> Swept:
+async def sweep(call: Callable[..., Awaitable[Any]], before: int) -> Swept:
     """Implement `EventLog.sweep`; `call(step, *arguments)` runs a step in the writer's transaction."""
     await call(index_batches)  # what is removed stands in a block
     while await call(_remove_doomed):
         pass
-    while await call(_remove_trimmed):
+    run = 0
+    while (run := await call(_remove_trimmed, run)) >= 0:
         pass
-    blobs = await call(_remove_unnamed, "blob", "name", before)
-    definitions = await call(_remove_unnamed, "definition", "hash", before)
+    blobs = await _sweep_unnamed(call, "blob", "name", before)
+    definitions = await _sweep_unnamed(call, "definition", "hash", before)
     await call(_remove_notes, before)
     freed = 0
     while pages := await call(_shrink):
@@ -40,43 +42,76 @@ async def sweep(call: Callable[..., Awaitable[int]], before: int) -> Swept:
 
 def _remove_doomed(db: sqlite3.Connection) -> int:
     """Remove some batches of deleted runs; return how many. The newest batch of all stays: see the schema."""
+    newest = db.execute("SELECT seq, run FROM batch ORDER BY seq DESC LIMIT 1").fetchone() or (0, 0)
+    # One row more than is removed, so that a run is known to have no more; those are forgotten at once, and
+    # are not looked at again by the next step.
     places = db.execute(
-        "SELECT run, first, seq FROM doomed JOIN place USING (run)"
-        " WHERE seq < (SELECT max(seq) FROM batch) LIMIT ?",
-        (_ROWS,),
+        "SELECT doomed.run, first, seq FROM doomed LEFT JOIN place ON place.run = doomed.run AND seq < ?"
+        " ORDER BY doomed.run, first LIMIT ?",
+        (newest[0], _ROWS + 1),
     ).fetchall()
-    remove_batches(db, places)
-    if not places:
-        db.execute("DELETE FROM doomed WHERE NOT EXISTS (SELECT 1 FROM place WHERE place.run = doomed.run)")
-    return len(places)
+    last = places[_ROWS][0] if len(places) > _ROWS else None
+    places = places[:_ROWS]
+    remove_batches(db, [place for place in places if place[2] is not None])
+    over = {run for run, _, _ in places} - {last, newest[1]}
+    db.executemany("DELETE FROM doomed WHERE run = ?", [(run,) for run in over])
+    return 0 if last is None else len(places)
 
 
-def _remove_trimmed(db: sqlite3.Connection) -> int:
-    """Remove some batches of which every event was trimmed; return how many."""
+def _remove_trimmed(db: sqlite3.Connection, after: int) -> int:
+    """Remove some batches of runs behind the number `after` of which every event was trimmed; return the run
+    to go on behind, -1 at the end."""
+    stop = db.execute(
+        "SELECT max(id) FROM (SELECT id FROM run WHERE id > ? ORDER BY id LIMIT ?)", (after, _RUNS)
+    )
+    last = stop.fetchone()[0]
+    if last is None:
+        return -1
     places = db.execute(
         "SELECT place.run, place.first, place.seq FROM run JOIN place ON place.run = run.id"
         " AND place.first < run.earliest_offset JOIN batch USING (seq)"
-        " WHERE run.earliest_offset > 0 AND batch.first + batch.count <= run.earliest_offset LIMIT ?",
-        (_ROWS,),
+        " WHERE run.id > ? AND run.id <= ? AND run.earliest_offset > 0"
+        " AND batch.first + batch.count <= run.earliest_offset ORDER BY run.id LIMIT ?",
+        (after, last, _ROWS),
     ).fetchall()
     remove_batches(db, places)
-    return len(places)
+    return places[-1][0] - 1 if len(places) == _ROWS else last
 
 
-def _remove_unnamed(db: sqlite3.Connection, table: str, key: str, before: int) -> int:
-    """Remove blobs and definitions that no run names, directly or through a blob, and that were not put
-    lately."""
-    return db.execute(
-        f"""DELETE FROM {table} WHERE {key} NOT IN (
+async def _sweep_unnamed(call: Callable[..., Awaitable[Any]], table: str, key: str, before: int) -> int:
+    removed, name = 0, ""
+    while True:
+        name, count = await call(_remove_unnamed, table, key, before, name)
+        removed += count
+        if not name:
+            return removed
+
+
+def _remove_unnamed(db: sqlite3.Connection, table: str, key: str, before: int, after: str) -> tuple[str, int]:
+    """Remove what no run names, directly or through a blob, and what was not put lately, of the names behind
+    `after`; return the name to go on behind, "" at the end, and how many."""
+    last: str | None = db.execute(
+        f"SELECT max({key}) FROM (SELECT {key} FROM {table} WHERE {key} > ? ORDER BY {key} LIMIT ?)",
+        (after, _ROWS),
+    ).fetchone()[0]
+    if last is None:
+        return "", 0
+    removed = db.execute(
+        f"""DELETE FROM {table} WHERE {key} > ?1 AND {key} <= ?2
+            AND NOT EXISTS (SELECT 1 FROM reference WHERE reference.name = {table}.{key})
+            AND NOT EXISTS (SELECT 1 FROM stored WHERE stored.name = {table}.{key} AND at >= ?3)
+            AND {key} NOT IN (
                 WITH RECURSIVE named (name) AS (
-                    SELECT name FROM reference
-                    UNION SELECT name FROM stored WHERE at >= ?
+                    SELECT blob FROM inner_reference
+                    WHERE EXISTS (SELECT 1 FROM reference WHERE reference.name = blob)
+                        OR EXISTS (SELECT 1 FROM stored WHERE stored.name = blob AND at >= ?3)
                     UNION SELECT inner_reference.name FROM named JOIN inner_reference ON blob = named.name
                 )
                 SELECT name FROM named
             )""",
-        (before,),
+        (after, last, before),
     ).rowcount
+    return last, removed
 
 
 def _remove_notes(db: sqlite3.Connection, before: int) -> int:

@@ -16,7 +16,7 @@ from zlib import crc32
 
 from agentflow.errors import AgentflowError, LogCorrupt
 from agentflow.events.base import EventQuery
-from agentflow.events.rules import blob_hash
+from agentflow.events.blobs import blob_hash
 from agentflow.events.sqlite.across import EventsOfAllRuns
 from agentflow.events.sqlite.batches import batches_of
 from agentflow.events.sqlite.checks import row_crc

@@ -15,18 +15,20 @@ from typing import TypeVar
 import msgspec
 
 from agentflow.errors import AgentflowError, LogFailed, StoreError
+from agentflow.events.blobs import Blob
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.group import Job, fail
 from agentflow.events.identity import store_lost
 from agentflow.events.owner import this_process
 from agentflow.events.owner_locks import OwnerLocks
-from agentflow.events.packing import pack
+from agentflow.events.packing import EarlierValues, pack
 from agentflow.events.references import names_in, parent_of
 from agentflow.events.rows import ENDED, FIRST_EPOCH, Append
 from agentflow.events.rules import refusal, state_after
 from agentflow.events.sqlite.batches import BATCH_COLUMNS, batch_crc, encode_types
 from agentflow.events.sqlite.blocks import BLOCK_BATCHES, count_unindexed, index_batches
 from agentflow.events.sqlite.bulk import Bulk
+from agentflow.events.sqlite.calls import insert_blob
 from agentflow.events.sqlite.checkpoint import Checkpointer
 from agentflow.events.sqlite.checks import damaged, seal_run, type_crc
 from agentflow.events.sqlite.database import BUSY_MS
@@ -74,7 +76,7 @@ _INSERT_LABEL = "INSERT INTO label (name, value, created_at, workflow_id) VALUES
 class _Run:
     """What the writer knows of a run while no other process has written."""
 
-    __slots__ = ("bytes", "epoch", "id", "last", "last_seq", "state", "updated_at")
+    __slots__ = ("bytes", "epoch", "id", "last", "last_seq", "state", "updated_at", "values")
 
     def __init__(self, id: int, epoch: int, last: int, state: str, size: int, last_seq: int) -> None:
         self.id = id
@@ -84,6 +86,7 @@ class _Run:
         self.bytes = size
         self.last_seq = last_seq
         self.updated_at = 0
+        self.values = EarlierValues()
 
 
 class SqliteStore:
@@ -105,6 +108,7 @@ class SqliteStore:
         self._next_seq = 0  # of the next batch; 0 when it must be read
         self._rows: list[int | bytes] = []  # the columns of one batch after those of the other
         self._names: list[int | str] = []  # and so these
+        self._blobs: set[str] = set()  # that the group has stored
         self._touched: dict[str, _Run] = {}
         self._unsealed: set[int] = set()
         self._unsynced = 0
@@ -178,6 +182,7 @@ class SqliteStore:
             leaving()
         self._begin_writing()
         self._forget_if_changed()
+        self._blobs.clear()
         for job in group:
             if job.batch is not None:
                 job.error = self._take(job.batch)
@@ -263,20 +268,29 @@ class SqliteStore:
     def _add_row(self, run: _Run, first: int, events: Sequence[StoredEvent]) -> None:
         known, count, ts = self._types, len(events), events[-1].ts
         numbers = encode_types([(known.get(event.type) or self._intern(event.type))[0] for event in events])
-        packed = pack(events)
         seq, prev, size = self._next_seq, run.last_seq, 0
+        packed = pack(events, seq, run.values)
         crc = batch_crc(seq, run.id, first, count, prev, ts, numbers, packed)
         self._rows += (seq, run.id, first, count, prev, ts, numbers, crc, packed)
         self._next_seq = seq + count
         run.last_seq = seq
         for event in events:
-            size += len(event.body)
-            if b'"sha256:' in event.body:  # `names_in` looks for itself, but seldom is there one
-                for blob in names_in(event.body):
-                    self._names += (run.id, blob)
+            size += event.size
+            if b'"sha256:' in event.text:  # `names_in` looks for itself, but seldom is there one
+                for name in names_in(event.text):
+                    self._names += (run.id, name)
+                for blob in event.blobs:
+                    self._put_blob(blob)
         run.bytes += size
         self._unsynced += len(packed) + _ROW_OVERHEAD
         self._unindexed += 1
+
+    def _put_blob(self, blob: Blob) -> None:
+        """Store a blob in the transaction of the event that names it."""
+        if blob.name not in self._blobs:
+            insert_blob(self._db, blob.name, blob.data)
+            self._blobs.add(blob.name)
+            self._unsynced += len(blob.data)
 
     def _read_next_seq(self) -> int:
         row = self._db.execute(_NEXT_SEQ).fetchone()
@@ -309,7 +323,7 @@ class SqliteStore:
                 len(batch.events) - 1,
                 FIRST_EPOCH,
                 msgspec.json.encode(owner).decode(),
-                parent_of(batch.events[0].body),
+                parent_of(batch.events[0].text),
             ),
         )
         assert cursor.lastrowid is not None
@@ -334,6 +348,7 @@ class SqliteStore:
         """Run a call on what the group has written so far; it may change what is cached."""
         assert job.call is not None
         self._flush()
+        self._blobs.clear()  # it may remove some
         job.error = None  # of an attempt that was rolled back
         try:
             job.result = job.call()
@@ -367,6 +382,7 @@ class SqliteStore:
         self._types.clear()
         self._rows.clear()
         self._names.clear()
+        self._blobs.clear()
         self._touched.clear()
         self._unsealed.clear()
         if self._db.in_transaction:

@@ -9,9 +9,11 @@ from typing import Any
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
+from agentflow.aside import compute_aside
 from agentflow.definition.ir import Workflow
 from agentflow.definition.layout import GraphLayout
 from agentflow.errors import LogCorrupt
+from agentflow.events.blobs import LARGE_BYTES, extract_values, insert_blobs, shape_of
 from agentflow.records.answers import CheckpointList, RecordList, RunList
 from agentflow.records.comparison import Comparison
 from agentflow.records.executions import AgentContext, StepRecord
@@ -22,8 +24,7 @@ from agentflow.records.runs import DefinitionView, ExecutionRecord, FoldedState,
 from agentflow.records.timeline import NodeTimeline
 from agentflow.records.trace import WorkflowTrace
 from agentflow.server.drawings import DRAWINGS, drawn
-from agentflow.server.frames import expand, expand_value
-from agentflow.server.operations import Call, Either, Operation, json_response
+from agentflow.server.operations import JSON, Call, Either, Operation, json_response
 from agentflow.server.problems import Refusal
 from agentflow.server.queries import (
     CompareQuery,
@@ -103,10 +104,20 @@ async def history(call: Call) -> Response:
     record = msgspec.structs.replace(
         record, workflow=msgspec.structs.replace(record.workflow, links=links_of(call, call.id))
     )
+    body = msgspec.json.encode(record)
     if not query.expand:
-        return json_response(record)
-    expanded = await expand_value(msgspec.to_builtins(record), call.service.log.get_blob)
-    return json_response(expanded)
+        body = await _with_references(body, call)
+    return Response(body, headers={"Cache-Control": "no-store"}, media_type=JSON)
+
+
+async def _with_references(body: bytes, call: Call) -> bytes:
+    """Return an execution record with references in place of the large values that are blobs of the store."""
+    if len(body) <= LARGE_BYTES:
+        return body
+    text, blobs = await compute_aside(extract_values, body, shape_of(ExecutionRecord))
+    kept = {blob.name for blob in blobs if not blob.hidden and await call.service.log.get_blob(blob.name)}
+    whole = [msgspec.structs.replace(blob, hidden=blob.name not in kept or blob.hidden) for blob in blobs]
+    return insert_blobs(text, whole, hidden_only=True)
 
 
 async def compared(call: Call) -> Response:
@@ -163,7 +174,7 @@ async def _expanded(call: Call, first: int, last: int) -> AsyncGenerator[bytes]:
     log, workflow_id = call.service.log, call.id
     async with aclosing(_pages(log, workflow_id, first, last)) as pages:
         async for rows in pages:
-            yield b"".join([await expand(row.body, log.get_blob) + b"\n" for row in rows])
+            yield b"".join([row.body + b"\n" for row in rows])
 
 
 async def _pages(log: Any, workflow_id: str, first: int, last: int) -> AsyncGenerator[Any]:

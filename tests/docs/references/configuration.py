@@ -76,7 +76,7 @@ _ABOUT: dict[type[msgspec.Struct], dict[str, str]] = {
         "max_bytes": 'With `size`: `"10GiB"` or bytes.',
         "keep_failed": "Whether failed runs are kept in any case.",
         "trim_to_events": "How many events an ended run keeps at least when its first ones are trimmed.",
-        "archive_first": "Not supported yet; true is refused.",
+        "archive_first": "Whether a run is written to the archive before it is removed or trimmed.",
     },
     PriceConfig: {
         "input_price": "US dollars per million tokens of input.",
@@ -108,6 +108,11 @@ _TOP = (
         "text",
         "The store: `sqlite:FILE`, `file:DIR` or `memory:`. A relative path begins at the file.",
     ),
+    (
+        "archive",
+        "text",
+        "The object store that `agentflow archive` moves ended runs to: `s3://BUCKET/PREFIX`.",
+    ),
     ("model", "text or table", "The default model: an alias, `PROVIDER:MODEL`, or a table with parameters."),
     ("[models]", "names", "Aliases for models, used by every document."),
     (
@@ -122,6 +127,7 @@ _TOP = (
     ("[providers.NAME]", "table", "A server of models; its models are called `NAME:MODEL`."),
 )
 VARIABLES: dict[str, str] = {
+    "AGENTFLOW_ARCHIVE": "The object store of ended runs. Wins over `archive` of the file.",
     "AGENTFLOW_MODEL": "The default model, `PROVIDER:MODEL` or an alias. Wins over `model` of the file.",
     "AGENTFLOW_STORE": "The store. Wins over `store` of the file.",
     "AGENTFLOW_ON_UNKNOWN": "`ask` or `fail`. Wins over `on_unknown` of the file.",

@@ -105,7 +105,7 @@ def test_a_relative_store_lies_beside_its_file(tmp_path: Path, env: dict[str, st
             'unknown keys "stores", "mod-els"',
             'did you mean "store"?; did you mean "models"?',
         ),
-        ("colour = 1", 'unknown key "colour"', "the keys are store, model, models, on_unknown"),
+        ("colour = 1", 'unknown key "colour"', "the keys are store, archive, model, models, on_unknown"),
         ("store = 7", "store must be a string or null, not an integer", None),
         ('on_unknown = "maybe"', "maybe", None),
         ("[models]\na = 1", "models[…] must be a string or an object, not an integer", None),
@@ -230,7 +230,6 @@ def test_sizes_have_units_or_are_bytes(tmp_path: Path, env: dict[str, str], text
         ('max_age = "30d"', 'max_age has no effect with mode = "infinite"; write mode = "age"', None),
         ('mode = "size"', 'mode = "size" needs max_bytes', None),
         ('mode = "aged"', 'retention.mode "aged" is not allowed', 'did you mean "age"?'),
-        ("archive_first = true", "archiving is not supported yet", "leave it out"),
         ('mode = "age"\nmax_age = "1d"\ntrim_to_events = 0', "trim_to_events is at least 1", None),
     ],
 )

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from agentflow.errors import RunGone
+from agentflow.events.blobs import blob_hash
 from agentflow.events.open import open_log
-from agentflow.events.rules import blob_hash
 from tests.unit.events.collector import SHARED
 from tests.unit.events.support import ROOT
 

@@ -32,7 +32,7 @@ from agentflow.server.app import Application
 from agentflow.server.connection import refusal_bytes
 from agentflow.server.definitions import Definitions, definitions_beside
 from agentflow.server.feeds import parse_place, parts
-from agentflow.server.frames import Ndjson, Sse, expand, pieces
+from agentflow.server.frames import Ndjson, Sse, pieces
 from agentflow.server.lock import lock_store
 from agentflow.server.metrics import OPENMETRICS, PLAIN, Metrics, _Measured
 from agentflow.server.notify import sd_notify, unit_file
@@ -348,18 +348,6 @@ class TestFrames:
         assert [e for part in found for e in part] == events
         assert [len(part) for part in found] == [2, 3, 1]
         assert list(parts([])) == []
-
-    async def test_blobs_at_any_depth(self):
-        async def get(name):
-            return {"sha256:a": b"[1]", "sha256:b": b'"x"'}.get(name)
-
-        body = (
-            b'{"a":{"$blob":"sha256:a","size":3},"b":[{"$blob":"sha256:b"},{"$blob":"sha256:c"}],"$blob":7}'
-        )
-        found = json.loads(await expand(body, get))
-        assert found == {"a": [1], "b": ["x", {"$blob": "sha256:c"}], "$blob": 7}
-        plain = b'{"a":1}'
-        assert await expand(plain, get) is plain
 
     def test_places(self):
         assert parse_place(None) == (None, 0)
