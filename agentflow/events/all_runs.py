@@ -146,7 +146,7 @@ class AllRuns:
     def _add(self, page: Page[LoggedEvent]) -> None:
         assert self._end is not None
         assert page.next_cursor is not None
-        size = sum([len(item.event.body) for item in page.items])
+        size = sum([item.event.size for item in page.items])
         begin, end = position_of(self._end), position_of(page.next_cursor)
         live = _Live(self._end, begin, end, page, size)
         self._pages.append(live)
