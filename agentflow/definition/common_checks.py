@@ -119,7 +119,9 @@ def _service(found: Found, report: Report) -> ServiceSpec:
             key: option.json() if key == "query" else option.value for key, option in function.items()
         }
     include = found.get("include")
-    own = ("type", "timeout", "max_concurrency", "include", "functions", "send_context")
+    own = ["type", "timeout", "max_concurrency", "include", "functions", "send_context"]
+    if not found.plain("search", False):
+        own.append("search")  # the default, which options leave out
     return ServiceSpec(
         type=kind.value if kind else "",
         timeout=found.plain("timeout", 60.0),

@@ -16,6 +16,8 @@ __all__ = ["with_agents"]
 def with_agents(workflow: Workflow, agents: Mapping[str, AgentSpec]) -> Workflow:
     """Return a graph in which each registered agent that a node names stands whole; what the node states
     itself wins. A name that `agents` does not have stays, and binding reports it."""
+    if not agents:
+        return workflow
     nodes = tuple(_node(node, agents) for node in workflow.nodes)
     graphs = {name: with_agents(graph, agents) for name, graph in workflow.graphs.items()}
     same = all(a is b for a, b in zip(nodes, workflow.nodes, strict=True))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,12 @@ WEED = Path(sysconfig.get_path("scripts")) / "weed"
 KEYS = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "aws_region": "us-east-1"}
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as held:  # all at once, so that none is given twice
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +54,24 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "actions": ["Admin", "Read", "Write", "List"],
     }
     (folder / "s3.json").write_bytes(msgspec.json.encode({"identities": [identity]}))
-    ports = {name: free_port() for name in ("master", "volume", "filer", "s3")}
+    for _ in range(5):  # another program may take a port before the server does
+        server, address = start_server(folder)
+        try:
+            if is_served(address, server):
+                yield address
+                return
+        finally:
+            server.kill()  # when asked to end, it waits for its clients for 30 s
+            server.wait(20)
+    raise RuntimeError(f"the S3 server has ended: {(folder / 'log').read_text()[-2000:]}")
+
+
+def start_server(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
+    """Return the process of a server, and where it will listen."""
+    names = ("master", "volume", "filer", "s3")
+    ports = dict(zip(names, taken := free_ports(8), strict=False))
     options = [f"-{name}.port={port}" for name, port in ports.items()]
-    options += [f"-{name}.port.grpc={free_port()}" for name in ports]
+    options += [f"-{name}.port.grpc={port}" for name, port in zip(names, taken[4:], strict=True)]
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen(
             [
@@ -72,26 +90,21 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             stderr=log,
             cwd=folder,
         )
-    address = f"http://127.0.0.1:{ports['s3']}"
-    try:
-        wait_until_served(address, server)
-        yield address
-    finally:
-        server.kill()  # when asked to end, it waits for its clients for 30 s
-        server.wait(20)
+    return server, f"http://127.0.0.1:{ports['s3']}"
 
 
-def wait_until_served(address: str, server: subprocess.Popen[bytes]) -> None:
-    """Return when a bucket can be made: the server answers before all of its parts do."""
+def is_served(address: str, server: subprocess.Popen[bytes]) -> bool:
+    """Return True when a bucket can be made, for the server answers before all of its parts do; False if it
+    has ended."""
     store = open_archive("s3://runs", endpoint=address, client_options={"allow_http": True}, **KEYS)
     while server.poll() is None:
         try:
             httpx.get(address, timeout=5)
             asyncio.run(store.check())
-            return
+            return True
         except (httpx.HTTPError, ConfigurationError):
             continue
-    raise RuntimeError("the S3 server has ended")
+    return False
 
 
 @pytest.fixture(params=["s3", "folder"])

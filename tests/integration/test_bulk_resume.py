@@ -109,4 +109,4 @@ def test_the_command_line(sandbox: Sandbox, model: ModelServer):  # noqa: F811
         assert json.loads(sandbox.invoke("show", run, "--json").stdout)["state"] == "completed"
     for wrong in (["wf_a", "--all", "--reason", "x"], ["--all"], ["--reason", "x"]):
         assert sandbox.invoke("resume", *wrong).exit_code == 2
-    assert sandbox.invoke("resume").exit_code == 5  # it means the latest request, and there is none
+    assert sandbox.invoke("resume").exit_code == 4  # it means the latest request, and there is none

@@ -560,7 +560,7 @@ SHOWN_BY = {
 
 NAMED = {
     "WorkflowPaused": ("pause", "reason"),
-    "Pause": ("pause", "reason"),
+    "Pause": ("pause", "cause"),
     "Suspend": ("pause", "reason"),
     "WorkflowStepWaiting": ("wait", "for_"),
     "InputRequested": ("ask", "request_type"),

@@ -120,7 +120,7 @@ class TestWhileTheRuntimeIsClosed:
 
 
 class TestOddRuns:
-    @pytest.mark.parametrize("size", [1_000_000, 4_000_000])
+    @pytest.mark.parametrize("size", [1_000_000, 5_000_000])
     async def test_a_huge_output(self, tmp_path, size):
 
         @function(side_effect="read")

@@ -222,7 +222,7 @@ POLICIES = {
         "engine/shared_state.py", "latest.number <= base", "latest.number < base"
     ),
     "a node conflicts with itself": _of(
-        "engine/shared_state.py", "latest.step != writes.step and latest.value", "latest.value"
+        "engine/shared_state.py", "latest.step != writes.step and not _is_same", "not _is_same"
     ),
     "a barrier commits in the order of completion": _of(
         "engine/shared_state.py",

@@ -125,12 +125,12 @@ async def _with_kills(
     for n in range(_MOST_STEPS):
         seen = 0
 
-        def killing(self: Any, *args: Any, n: int = n) -> Any:
+        def killing(self: Any, *args: Any, n: int = n, **more: Any) -> Any:
             nonlocal seen
             seen += 1
             if seen == n:
                 self.ctx.self.kill()
-            return original(self, *args)
+            return original(self, *args, **more)
 
         with monkeypatch.context() as patch:
             patch.setattr(kind, method, killing)
