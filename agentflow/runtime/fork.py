@@ -5,7 +5,6 @@ It begins with the part of the old run's log that it keeps, which is stored once
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +19,7 @@ from agentflow.errors import CommandRefused, DefinitionError, RunExists, RunNotF
 from agentflow.events.catalogue import ForkOrigin, SystemStateSaved, WorkflowStarted
 from agentflow.events.decoding import decode_page
 from agentflow.events.envelope import decode, encode
-from agentflow.events.fork_base import encode_base
+from agentflow.events.fork_base import encode_base, lines_of
 from agentflow.events.log import EventLog
 from agentflow.records.pipeline import REQUESTER_LABEL, requester_of
 from agentflow.records.read_model import base_of_fork
@@ -85,7 +84,7 @@ async def fork_base(
         ref=ref,
         schema_version=1,
         size=len(blob),
-        sha256=hashlib.sha256(blob).hexdigest(),
+        sha256=ref.removeprefix("sha256:"),
     )
     return ForkBase(kept, saved)
 
@@ -130,7 +129,7 @@ def _cut(source: RunState, plan: Graph, from_step: str | None, from_failure: boo
 
 async def _read(log: EventLog, workflow_id: str, upto: int) -> tuple[list[bytes], list[BaseEvent]]:
     """Return the events up to an offset, with the base of a run that is a fork itself."""
-    from agentflow.runtime.log_replay import base_event, decode_base
+    from agentflow.runtime.log_replay import base_event
 
     bodies: list[bytes] = []
     events: list[BaseEvent] = []
@@ -142,13 +141,20 @@ async def _read(log: EventLog, workflow_id: str, upto: int) -> tuple[list[bytes]
             if isinstance(event.data, SystemStateSaved) and event.data.kind == "fork_base":
                 inner = await base_of_fork(log, event.data.ref)
                 began = bodies.pop(), events.pop()  # its edits come behind the base
-                bodies += [*(line for line in inner.split(b"\n") if line), began[0]]
-                events += [*await compute_aside(decode_base, inner), began[1]]
+                lines, base = await compute_aside(_decode_lines, inner)
+                bodies += (*lines, began[0])
+                events += (*base, began[1])
                 continue
             bodies.append(row.body)
             events.append(base_event(event))
         position = rows[-1].offset + 1
     return bodies, events
+
+
+def _decode_lines(base: bytes) -> tuple[list[bytes], list[BaseEvent]]:
+    from agentflow.runtime.log_replay import decode_base
+
+    return list(lines_of(base)), decode_base(base)
 
 
 def _forked(

@@ -16,6 +16,7 @@ from agentflow.errors import LogCorrupt
 from agentflow.events.catalogue import SystemStateSaved
 from agentflow.events.decoding import decode_page
 from agentflow.events.envelope import Event, decode, micros
+from agentflow.events.fork_base import lines_of
 from agentflow.events.log import EventLog
 from agentflow.events.tracing import RunTracer
 from agentflow.records.read_model import base_of_fork
@@ -66,8 +67,7 @@ async def fold(
 
 def decode_base(body: bytes) -> list[BaseEvent]:
     """Decode the events of a fork's base, one a line, as the old log holds them."""
-    events = [decode(line) for line in body.split(b"\n") if line]
-    return [base_event(event) for event in events]
+    return [base_event(decode(line)) for line in lines_of(body)]
 
 
 def base_event(event: Event[Any]) -> BaseEvent:
