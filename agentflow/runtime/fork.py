@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from agentflow.aside import compute_aside, is_small
+from agentflow.aside import compute_aside, free_in_slices, is_small
 from agentflow.definition.diagnostics import Diagnostic, or_which, sort_diagnostics
 from agentflow.definition.loader import Definition, Submission
 from agentflow.errors import CommandRefused, DefinitionError, RunExists, RunNotFound
@@ -90,13 +90,13 @@ async def fork_base(
 
 
 def _assemble(
-    bodies: Sequence[bytes],
-    events: Sequence[BaseEvent],
+    bodies: list[bytes],
+    events: list[BaseEvent],
     indexes: Sequence[int],
     run_id: str,
     edited: Mapping[str, Any],
 ) -> tuple[list[BaseEvent], bytes, list[bytes]]:
-    """Return the events that a fork keeps, their blob, and the blobs that it names."""
+    """Return the events that a fork keeps, their blob, and the blobs that it names. Empties the lists."""
     from agentflow.engine.replay import asked_by_message, rewritten
 
     asked = asked_by_message(events)
@@ -110,7 +110,10 @@ def _assemble(
             body = encode(msgspec.structs.replace(decode(body), data=data))
         kept.append(event)
         lines.append((data.event_type, body))
-    return kept, *encode_base(lines)
+    blob, values = encode_base(lines)
+    free_in_slices(bodies)
+    free_in_slices(events)
+    return kept, blob, values
 
 
 def _cut(source: RunState, plan: Graph, from_step: str | None, from_failure: bool) -> frozenset[str]:
@@ -386,6 +389,7 @@ class ForkCommand(RecoveryCommands):
             launch = await self._registry.begin(
                 run_id, plan, bound, [started, base.saved], base=base.events, labels=labels
             )
+        await compute_aside(free_in_slices, base.events)
         return self._handle(run_id, launch)
 
     async def bind(

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from agentflow.aside import compute_aside
+from agentflow.aside import compute_aside, free_in_slices
 from agentflow.engine import BaseEvent, Bindings, Graph, IllegalEvent, RunState, evolve
 from agentflow.errors import LogCorrupt
 from agentflow.events.catalogue import SystemStateSaved
@@ -52,10 +52,11 @@ async def fold(
             if isinstance(data, SystemStateSaved) and data.kind == "fork_base":
                 body = await base_of_fork(log, data.ref)
                 state.base = await compute_aside(decode_base, body)
-            ts = micros(event.timestamp)
+            ts, base = micros(event.timestamp), state.base
             try:
-                if len(state.base) > LONG_BASE:
+                if len(base) > LONG_BASE:
                     await compute_aside(evolve, state, data, event.offset, ts)
+                    await compute_aside(free_in_slices, base)
                 else:
                     evolve(state, data, event.offset, ts)
             except IllegalEvent as illegal:
