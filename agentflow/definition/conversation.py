@@ -138,7 +138,7 @@ def dollars_for(
 
 def add_tool_call(usage: Usage) -> Usage:
     """Return the usage with one more call of a function, which itself costs nothing."""
-    if usage is NO_USAGE or usage == NO_USAGE:
+    if usage is NO_USAGE or (not usage.tool_calls and usage == NO_USAGE):
         return _ONE_TOOL_CALL
     return msgspec.structs.replace(usage, tool_calls=usage.tool_calls + 1)
 
