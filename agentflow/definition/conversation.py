@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A call that the model asks for. `id` is the runtime's own (`call_` + ULID), stable over attempts;
     `provider_id` is the provider's, echoed back to it. `arguments` is the text the model wrote."""
 
@@ -79,7 +79,7 @@ class ToolSchema(msgspec.Struct, frozen=True, kw_only=True):
     input_schema: dict[str, Any]
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Tokens and calls that were paid for. `cost_usd` is null when a price is unknown.
 
     `estimated` is true if any part is the upper bound of what a call may have used, because the provider

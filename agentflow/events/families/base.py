@@ -20,8 +20,12 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
 
 
-class RunEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Data of an event of a run. Every class of the catalogue names its type."""
+class RunEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Data of an event of a run. Every class of the catalogue names its type.
+
+    Events are made in thousands and refer to JSON values and Structs alone, so no cycle can hold one: the
+    garbage collector need not look at them.
+    """
 
     EVENT_TYPE: ClassVar[str] = ""
 
