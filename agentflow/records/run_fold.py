@@ -75,7 +75,7 @@ class _Step:
         self.output: Any = None
         self.error: ErrorInfo | None = None
         self.items: dict[int, _Work] | None = None  # by index; None before a for_each has begun
-        self.is_held = False  # True while a person decides what follows from its failure
+        self.held = 0  # visits that failed, and of which a person decides what follows
 
     def shown(self) -> FoldedStep:
         items: dict[str, int] | None = None
@@ -283,7 +283,7 @@ class RunFold:
         if data.iteration is None:
             work = _Work(key, step)
             step.visits = max(step.visits, data.visit + 1)
-            step.state, step.is_held = "running", False
+            step.state, step.held = "running", 0
             self._clock = data.clock + 1
             if step.is_map:
                 self._items[key] = step.items = _items(step, data, key)
@@ -320,7 +320,7 @@ class RunFold:
         details = data.error.details or {}
         if _key(data) in self._linked and "usage" in details:
             self._usage = add_usage(self._usage, msgspec.convert(details["usage"], Usage))
-        was_held = self._steps[data.step_id].is_held
+        was_held = self._steps[data.step_id].held > 0 and _key(data) not in self._open
         state = "cancelled" if data.error.category == "cancelled" else "failed"
         step = self._close(data, state, ts)
         if data.iteration is not None:
@@ -329,7 +329,7 @@ class RunFold:
         is_held = state == "failed" and step.node.required and self._holds_failures and not was_held
         is_held = is_held and not data.path and not step.absorbs
         if is_held and not handles_error(step.node, data.error.code):
-            step.is_held = True  # a person decides what follows from it
+            step.held += 1  # a person decides what follows from it
         else:
             step.output, step.error = None, data.error
 
@@ -352,8 +352,8 @@ class RunFold:
 
     def _step_retrying(self, data: ev.WorkflowStepRetrying, offset: int, ts: int) -> None:
         step = self._steps[data.step_id]
-        if data.iteration is None and step.is_held:  # it goes back to where it was before it was dispatched
-            step.is_held, step.state = False, "pending"
+        if data.iteration is None and step.held and _key(data) not in self._open:
+            step.held, step.state = step.held - 1, "pending"  # as before it was dispatched
             return
         if data.path:  # a step of several child paths is shown as the last event left it
             step.state = "running"
@@ -380,7 +380,7 @@ class RunFold:
             self._clocks.stop(f"deadline {key}", f"attempt {key}", f"retry {key}")
             self._free_slot(key, ts)
         elif data.iteration is None:
-            step.visits, step.is_held = max(step.visits, data.visit + 1), False
+            step.visits, step.held = max(step.visits, data.visit + 1), max(step.held - 1, 0)
         else:
             work = self._items[data.activation][data.iteration]
         if data.iteration is None:
