@@ -297,7 +297,7 @@ def _halted(state: RunState, now: int, found: Found) -> Decisions:
     if not (state.open or state.calls) and (closed := limits.close_requests(state, "a step failed")):
         return closed
     if state.open or state.requests:
-        return _waiting(state, now, found)
+        return _waiting(state, now, found, begins=False)
     return run_end.run_ended(state, now)
 
 
@@ -360,14 +360,15 @@ def _started(state: RunState, activation: Activation, prepared: Prepared) -> Any
     )
 
 
-def _waiting(state: RunState, now: int, found: Found) -> Decisions:
-    """Say that the run waits when nothing runs and only a person, a timer or a signal can move it on."""
+def _waiting(state: RunState, now: int, found: Found, *, begins: bool = True) -> Decisions:
+    """Say that the run waits when nothing runs and only a person, a timer or a signal can move it on. Not
+    `begins`: what is queued will not be dispatched any more."""
     if state.status != "running" or state.running or state.calls or state.mail.open:
         return []
     if "asked" in found.values():
         return []
     if not state.requests and not limits.has_wake_up(state):
-        return [] if state.ready or state.arrived else _stalled(state, now)
+        return [] if begins and (state.ready or state.arrived) else _stalled(state, now)
     waits = all(a.status == "waiting" or a.node.kind.is_passive or a.is_for_each for a in state.open.values())
     if not waits:
         return []
