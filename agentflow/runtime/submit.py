@@ -55,7 +55,7 @@ from agentflow.runtime.workflow_code import CodeTable, WorkflowWithCode, encode_
 from agentflow.typed_output import check_output_type
 
 if TYPE_CHECKING:
-    from agentflow.runtime.binding import Bound, Pins
+    from agentflow.runtime.bound import Bound, Pins
     from agentflow.tools.recorded import RecordedTool
 
 __all__ = ["SubmitCommand"]
@@ -169,7 +169,7 @@ class SubmitCommand(RunResults):
         Raises DefinitionError (nothing was written), RunExists, IdempotencyConflict, OutputNotReady,
         ConcurrencyRejected, CheckpointNotFound, InvalidEdit, QueueFull, StoreError, ConfigurationError.
         """
-        from agentflow.runtime.binding import Bound
+        from agentflow.runtime.bound import Bound
 
         self._fork_guard.check()
         if output_type is not None:
