@@ -33,6 +33,7 @@ from agentflow.engine import gates, limits, run_end
 from agentflow.engine.activation import Activation
 from agentflow.engine.agents import turns
 from agentflow.engine.approvals import ask_anew, refusal_moves, withdrawn
+from agentflow.engine.budgets import asked_about_budget
 from agentflow.engine.caching import CacheHit, Lookup, cached_completion, key_of
 from agentflow.engine.child_requests import left_to_caller
 from agentflow.engine.child_runs import waits_for_child
@@ -147,6 +148,8 @@ def _next(state: RunState, activation: Activation, now: int, found: Found) -> De
         node, count = activation.node, activation.interruptions
         detail = f"the actor at work on {node.id} died {count} times without getting further"
         return [ev.WorkflowPaused(reason="recovery_limit", detail=detail)]
+    if state.requests and asked_about_budget(state, activation):
+        return []  # though another answer may have raised the limit: the slot comes with its own
     kind = activation.node.kind
     if kind.uses_store and (access := kind.access(state, activation)) is not None:
         if access.answer_key not in found:

@@ -10,6 +10,7 @@ from agentflow import engine
 from agentflow.definition.ir import (
     Approval,
     BatchNode,
+    Budget,
     Edge,
     LoopNode,
     MapNode,
@@ -172,6 +173,29 @@ def test_a_retry_of_one_visit_leaves_another_that_is_held():
     assert driver.refold().held_steps.keys() == {"c"}
     driver.advance(settle_held(driver.state, "c", "skip", driver.now, by="ann"))
     assert driver.run().status == "completed"
+    check(driver)
+
+
+# -- budgets --------------------------------------------------------------------------------------
+
+
+def test_each_call_waits_for_the_answer_to_its_own_question_about_a_budget():
+    """The first answer makes room for all; the others still ask, and begin with a slot of their own."""
+    names = ("a", "b", "c", "d")
+    edges = tuple(Edge(source="__start", target=name) for name in names[1:])
+    budget = Budget(max_tool_calls=1, on_exceeded="ask")
+    options = Options(max_parallel=1, budget=budget)
+    driver = Driver(graph(*(call(n, "__end") for n in names), edges=edges, options=options), {"x": 1})
+    driver.run()
+    asked = list(driver.state.requests)
+    assert len(asked) == 3
+    for number, request_id in enumerate(asked, start=2):
+        raised = {request_id: {"choice": "raise", "limit": 100}}
+        driver.advance(engine.commands.answer(driver.state, raised, by="ann"))
+        assert len(driver.events(ev.ToolCallStarted)) == number
+        assert list(driver.state.requests) == asked[number - 1 :]
+        driver.run()
+    assert driver.state.status == "completed"
     check(driver)
 
 
