@@ -12,6 +12,7 @@ from agentflow.definition.ir import (
     BatchNode,
     Budget,
     Edge,
+    ExecutorNode,
     LoopNode,
     MapNode,
     Options,
@@ -22,7 +23,10 @@ from agentflow.definition.ir import (
     Workflow,
 )
 from agentflow.definition.policy import Backoff, RetryPolicy
+from agentflow.engine.child_requests import REQUEST
+from agentflow.engine.child_runs import ChildReport, child_id_of
 from agentflow.engine.held_steps import retry_all, settle_held
+from agentflow.engine.messages import Outgoing
 from agentflow.events import catalogue as ev
 from tests.unit.engine.driver import Driver, Fault, call, graph
 from tests.unit.engine.kinds.random_graphs import check
@@ -240,4 +244,42 @@ def test_a_window_ends_in_a_halted_run_though_a_queued_node_could_send_to_it():
     driver = Driver(graph(*nodes, edges=edges, options=options), {"x": 1}, call=execute)
     assert driver.run().status == "failed"
     assert [e.step_id for e in driver.events(ev.WorkflowStepStarted)] == ["window", "bad"]
+    check(driver)
+
+
+# -- child runs -----------------------------------------------------------------------------------
+
+
+def test_a_step_that_fails_while_its_child_asks_leaves_no_question_open():
+    """The child asks a person for consent; then it asks the parent by a message that cannot be routed."""
+    sub = SubgraphNode(
+        id="sub", inline=inner(call("y", "__end")), isolation="run", exchange="message", input=ITEMS
+    )
+    edge = Edge(source="sub", target="reviewer", when="message.data > 1")
+    reviewer = ExecutorNode(id="reviewer", executor="reviewer", accepts=(REQUEST,))
+    driver = Driver(graph(sub, reviewer, edges=(edge,)), ITEMS)
+    (key,) = driver.state.open
+    child_id = child_id_of(driver.state, driver.state.open[key])
+    scope: dict[str, Any] = {"step_id": "y", "iteration": None, "activation": "/y#0"}
+    consent = ev.ApprovalRequested(**scope, request_id="req_1", kind="step", subject={}, digest="sha256:0")
+    question = ev.InputRequested(
+        **scope, request_id="req_2", request_type="str", request="text", response_schema={}
+    )
+    payload = {
+        "request_id": "req_2",
+        "data": "text",
+        "response_type": "str",
+        "response_schema": {},
+        "child_workflow_id": child_id,
+    }
+
+    def report(*requests: Any, **more: Any) -> None:
+        said = ChildReport(workflow_id=child_id, key=key, status="waiting", requests=requests, **more)
+        driver.advance(engine.reported(driver.state, said, driver.now))
+
+    report(consent)
+    assert list(driver.state.requests) == ["req_1"]
+    report(consent, question, asked={"req_2": Outgoing(type=REQUEST, payload=payload)})
+    assert not driver.state.requests
+    assert driver.state.status == "failed"
     check(driver)
