@@ -16,7 +16,7 @@ from agentflow.engine.agents.failure import agent_failed
 from agentflow.engine.bounding_steps import bounding_steps
 from agentflow.engine.decisions import Decisions, scope_fields, step_fields
 from agentflow.engine.ids import derive
-from agentflow.engine.state import OpenCall, RunState
+from agentflow.engine.state import OpenCall, OpenRequest, RunState
 from agentflow.events import catalogue as ev
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "exceeded",
     "exceeded_moves",
     "how_of",
+    "is_about_budget",
     "limits_of",
     "merged",
     "paused",
@@ -205,7 +206,14 @@ def exceeded_moves(state: RunState, activation: Activation, found: Exceeded, now
 
 def asked_about_budget(state: RunState, activation: Activation) -> bool:
     """Return whether a person is being asked for a larger budget for this activation."""
-    return any(r.activation is activation and not r.call_id for r in state.requests.values())
+    return any(r.activation is activation and is_about_budget(r) for r in state.requests.values())
+
+
+def is_about_budget(request: OpenRequest) -> bool:
+    """Return whether the runtime asks about a budget of the activation's own calls."""
+    asked = request.data
+    is_own = not request.activation.node.kind.starts_run
+    return is_own and isinstance(asked, ev.InputRequested) and asked.request_type == "budget"
 
 
 def paused(found: Exceeded) -> ev.WorkflowPaused:

@@ -276,7 +276,9 @@ def reported(state: RunState, report: ChildReport, now: int) -> Decisions:
         if message is not None and rests:
             found = route_request(state, activation, message, len(sent))
             if isinstance(found, ErrorInfo):
-                return step_failed(activation, found, now)
+                shown = [r for r in asked if r.request_id in state.requests]
+                closed = [move for request in shown for move in withdrawn(request, found.code)]
+                return closed + step_failed(activation, found, now)
             if found:
                 sent += found
                 continue

@@ -284,8 +284,8 @@ class RunState:
     """Open ones whose next decision may be due."""
     settled: dict[str, Activation] = field(default_factory=dict[str, Activation], init=False)
     """Open ones whose work is done: the end of the step is to be decided."""
-    held_steps: dict[str, Activation] = field(default_factory=dict[str, Activation], init=False)
-    """Failed steps about which a person decides, by step id."""
+    held_steps: dict[str, list[Activation]] = field(default_factory=dict[str, list[Activation]], init=False)
+    """Failed steps about which a person decides, by step id: each visit that failed, the oldest first."""
 
     # What is under way outside.
     calls: dict[str, OpenCall] = field(default_factory=dict[str, OpenCall], init=False)
@@ -430,7 +430,7 @@ class RunState:
         for activation in {
             *self.open.values(),
             *self.awaiting_approval.values(),
-            *self.held_steps.values(),
+            *(held for visits in self.held_steps.values() for held in visits),
         }:
             if activation.started:
                 activation.started += step

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from agentflow.engine.child_runs import ChildReport, ChildRequest
     from agentflow.executors.callables import Callables
     from agentflow.records.runs import RunResult
-    from agentflow.runtime.binding import Bound
+    from agentflow.runtime.bound import Bound
 
 __all__ = ["ChildLinks", "ChildRunCommands", "GraphSource", "RegisteredGraph", "pass_on_command"]
 

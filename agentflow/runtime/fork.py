@@ -31,7 +31,7 @@ from agentflow.runtime.workflow_code import CodeTable, WorkflowWithCode
 if TYPE_CHECKING:
     from agentflow.engine import BaseEvent, Graph, RunState
     from agentflow.executors.callables import Callables
-    from agentflow.runtime.binding import Bound
+    from agentflow.runtime.bound import Bound
     from agentflow.runtime.run_handle import RunHandle
     from agentflow.runtime.workflow_code import CodeTable
 

@@ -35,7 +35,7 @@ from agentflow.events.tracing import baggage_problem, parse_traceparent, tracest
 from agentflow.runtime.workflow_code import WorkflowWithCode
 
 if TYPE_CHECKING:
-    from agentflow.runtime.binding import Bound
+    from agentflow.runtime.bound import Bound
 
 __all__ = [
     "FORMAT_LABEL",

@@ -9,7 +9,7 @@ import hashlib
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 from msgspec import UNSET
@@ -34,7 +34,7 @@ from agentflow.events.tracing import submitter_options
 from agentflow.executors.callables import Callables
 from agentflow.records.answers import Validation
 from agentflow.records.pipeline import REQUESTER_LABEL, requester_of
-from agentflow.records.runs import RunResult
+from agentflow.records.runs import RunResult, T
 from agentflow.runtime.run_handle import RunHandle
 from agentflow.runtime.run_results import RunResults
 from agentflow.runtime.submission import (
@@ -55,12 +55,10 @@ from agentflow.runtime.workflow_code import CodeTable, WorkflowWithCode, encode_
 from agentflow.typed_output import check_output_type
 
 if TYPE_CHECKING:
-    from agentflow.runtime.binding import Bound, Pins
+    from agentflow.runtime.bound import Bound, Pins
     from agentflow.tools.recorded import RecordedTool
 
 __all__ = ["SubmitCommand"]
-
-M = TypeVar("M")
 
 _RUN_ID = re.compile(r"wf_[A-Za-z0-9_-]{1,64}")
 
@@ -131,7 +129,6 @@ class SubmitCommand(RunResults):
         """Return the definition of a submission. Raises DefinitionError with every diagnostic."""
         return load(submission)
 
-    @overload
     async def submit(
         self,
         submission: Submission | WorkflowWithCode,
@@ -145,49 +142,11 @@ class SubmitCommand(RunResults):
         state_from: str | None = None,
         idempotency_key: str | None = None,
         asked: Any = None,
+        output_type: type[T] | None = None,
         by: str = "local",
         trusted: bool = True,
         code: Callables | None = None,
-    ) -> RunHandle: ...
-
-    @overload
-    async def submit(
-        self,
-        submission: Submission | WorkflowWithCode,
-        input: Any = None,
-        *,
-        workflow_id: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        options: Mapping[str, Any] | None = None,
-        budget: Mapping[str, Any] | None = None,
-        input_from: Mapping[str, str] | None = None,
-        state_from: str | None = None,
-        idempotency_key: str | None = None,
-        asked: Any = None,
-        output_type: type[M],
-        by: str = "local",
-        trusted: bool = True,
-        code: Callables | None = None,
-    ) -> RunHandle[M]: ...
-
-    async def submit(
-        self,
-        submission: Submission | WorkflowWithCode,
-        input: Any = None,
-        *,
-        workflow_id: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        options: Mapping[str, Any] | None = None,
-        budget: Mapping[str, Any] | None = None,
-        input_from: Mapping[str, str] | None = None,
-        state_from: str | None = None,
-        idempotency_key: str | None = None,
-        asked: Any = None,
-        output_type: Any = None,
-        by: str = "local",
-        trusted: bool = True,
-        code: Callables | None = None,
-    ) -> RunHandle[Any]:
+    ) -> RunHandle[T]:
         """Check, bind and begin a run; returns once `workflow.started` is durable.
 
         `options`: `on_failure` halt|continue|hold, `on_unknown` ask|fail, `max_parallel`,
@@ -210,7 +169,7 @@ class SubmitCommand(RunResults):
         Raises DefinitionError (nothing was written), RunExists, IdempotencyConflict, OutputNotReady,
         ConcurrencyRejected, CheckpointNotFound, InvalidEdit, QueueFull, StoreError, ConfigurationError.
         """
-        from agentflow.runtime.binding import Bound
+        from agentflow.runtime.bound import Bound
 
         self._fork_guard.check()
         if output_type is not None:
@@ -456,37 +415,15 @@ class SubmitCommand(RunResults):
                         message, code="budget_unpriced", details=details, hint=_price_hint(ref.name)
                     )
 
-    @overload
     async def run(
         self,
         submission: Submission | WorkflowWithCode,
         input: Any = None,
         *,
         raise_on_failure: bool = True,
-        output_type: None = None,
+        output_type: type[T] | None = None,
         **more: Any,
-    ) -> RunResult: ...
-
-    @overload
-    async def run(
-        self,
-        submission: Submission | WorkflowWithCode,
-        input: Any = None,
-        *,
-        raise_on_failure: bool = True,
-        output_type: type[M],
-        **more: Any,
-    ) -> RunResult[M]: ...
-
-    async def run(
-        self,
-        submission: Submission | WorkflowWithCode,
-        input: Any = None,
-        *,
-        raise_on_failure: bool = True,
-        output_type: Any = None,
-        **more: Any,
-    ) -> RunResult[Any]:
+    ) -> RunResult[T]:
         """Submit and wait: `submit`, which takes `more`, and `result` of its handle."""
         handle = await self.submit(submission, input, output_type=output_type, **more)
         return await handle.result(raise_on_failure=raise_on_failure)

@@ -12,6 +12,7 @@ from agentflow.engine.agents.failure import fault
 from agentflow.engine.agents.progress import ToolRecord
 from agentflow.engine.approvals import denial
 from agentflow.engine.arrivals import dispatched, enqueue, mirror
+from agentflow.engine.budgets import is_about_budget
 from agentflow.engine.folds.common import record_of, settle_tool, wake
 from agentflow.engine.folds.messages import message_answered, message_asked
 from agentflow.engine.folds.slots import go_on, stand_still
@@ -193,17 +194,10 @@ def _input_received(state: RunState, data: ev.InputReceived, offset: int, ts: in
         state.timers.pop(f"input {data.request_id}", None)
         message_answered(state, request, data.value, None, is_withdrawn=False)
         return
-    if request.activation.node.kind.takes_answers and not _is_about_budget(request):
+    if request.activation.node.kind.takes_answers and not is_about_budget(request):
         _answered(state, request, data, ts)
         return
     _input_settled(state, request, data.value, ts)
-
-
-def _is_about_budget(request: OpenRequest) -> bool:
-    """Return whether the runtime asks about a budget of the activation's own calls."""
-    asked = request.data
-    is_own = not request.activation.node.kind.starts_run
-    return is_own and isinstance(asked, ev.InputRequested) and asked.request_type == "budget"
 
 
 def _input_settled(state: RunState, request: OpenRequest, value: dict[str, Any], ts: int) -> None:

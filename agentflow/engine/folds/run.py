@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import UNSET
 
 from agentflow.definition.pipeline_nodes import PIPELINE
-from agentflow.engine.arrivals import begin_path
+from agentflow.engine.arrivals import begin_path, begun
 from agentflow.engine.budgets import limits_of, merged
 from agentflow.engine.edits import apply_edits
 from agentflow.engine.folds.common import WALL_CLOCK, extend_attempt, wake
@@ -46,6 +46,7 @@ def _started(state: RunState, data: ev.WorkflowStarted, offset: int, ts: int) ->
     if data.state_from is not UNSET:
         apply_edits(state, data.edits or {})
     begin_path(state, state.root, data.input)
+    begun(state, state.root)
 
 
 def _waiting(state: RunState, data: ev.WorkflowWaiting, offset: int, ts: int) -> None:

@@ -436,7 +436,7 @@ GATES = {
     ),
     "the last failure of hold ends the pause of the run": _of(
         "engine/held_steps.py",
-        'if len(state.held_steps) == 1 and state.status == "paused":',
+        'if state.status == "paused" and sum(map(len, state.held_steps.values())) == 1:',
         'if state.status == "paused":',
     ),
 }
