@@ -362,7 +362,7 @@ def _started(state: RunState, activation: Activation, prepared: Prepared) -> Any
 
 def _waiting(state: RunState, now: int, found: Found) -> Decisions:
     """Say that the run waits when nothing runs and only a person, a timer or a signal can move it on."""
-    if state.status != "running" or state.running or state.calls or state.mail.open:
+    if state.status != "running" or state.running or state.calls or state.mail.is_at_work:
         return []
     if "asked" in found.values():
         return []
