@@ -52,6 +52,7 @@ __all__ = [
     "opening_events",
     "started_event",
     "submission_digest",
+    "with_deadline",
     "with_options",
 ]
 
@@ -197,6 +198,17 @@ def checked_budget(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if seconds is not None and seconds > MAX_SECONDS:
         raise ConfigurationError(f"budget: max_duration_s is {seconds:g}, above {MAX_SECONDS:g}")
     return {key: value for key, value in given.items() if value is not None}
+
+
+def with_deadline(limits: dict[str, Any] | None, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the limits with the `deadline` of options that were checked, if that is tighter."""
+    if "deadline" not in options:
+        return limits
+    from agentflow.definition.run_options import deadline_of
+
+    seconds = deadline_of(options)
+    given = (limits or {}).get("max_duration_s")
+    return {**(limits or {}), "max_duration_s": seconds if given is None else min(given, seconds)}
 
 
 def body_hash(*parts: Any) -> str:
