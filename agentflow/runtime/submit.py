@@ -125,7 +125,7 @@ class SubmitCommand(RunResults):
 
         They take effect the next time that the run is taken up.
         """
-        known = self._code.find(None, "", workflow_id)
+        known = self._code.of_run(workflow_id)
         self._code.begin(workflow_id, code if known is None else code.injected(known) or code)
 
     def load(self, submission: Submission) -> Definition:

@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 from agentflow.definition.ir import AgentSpec
 from agentflow.definition.loader import Definition
 from agentflow.errors import ConfigurationError
+from agentflow.events.catalogue import WorkflowStarted
 from agentflow.executors.callables import Callables
 
 __all__ = ["CodeTable", "RegisteredAgent", "WorkflowWithCode", "encode_input"]
@@ -71,10 +72,20 @@ class CodeTable:
         """Let go of the code of a run that has ended."""
         self._by_run.pop(workflow_id, None)
 
-    def find(self, name: str | None, ir_hash: str, workflow_id: str | None = None) -> Callables | None:
-        """Return the code of a run, or of a graph; None if it is not registered here."""
-        known = None if workflow_id is None else self._by_run.get(workflow_id)
-        return known or self._by_graph.get((name or "", ir_hash))
+    def find(self, name: str, *hashes: str) -> Callables | None:
+        """Return the code of the graph that has one of these hashes; None if it is not registered here.
+
+        Options of a run change the hash of its graph, and not that of its definition: look for both.
+        """
+        found = (self._by_graph.get((name, each)) for each in hashes)
+        return next((code for code in found if code is not None), None)
+
+    def of_run(self, workflow_id: str, begin: WorkflowStarted | None = None) -> Callables | None:
+        """Return the code of a run; with its first event that of its graph, if it has none of its own."""
+        known = self._by_run.get(workflow_id)
+        if known is not None or begin is None:
+            return known
+        return self.find(begin.definition.name or "", begin.ir_hash, begin.definition.hash)
 
 
 def encode_input(code: Callables, value: Any) -> tuple[Any, str]:
