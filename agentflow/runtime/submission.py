@@ -32,7 +32,7 @@ from agentflow.errors import ConfigurationError, InvalidOptions
 from agentflow.events.catalogue import DefinitionInfo, WorkflowPaused, WorkflowStarted
 from agentflow.events.envelope import SCHEMA_VERSION
 from agentflow.events.tracing import baggage_problem, parse_traceparent, tracestate_problem
-from agentflow.runtime.workflow_code import WorkflowWithCode
+from agentflow.runtime.workflow_code import WorkflowWithCode, signature_of
 
 if TYPE_CHECKING:
     from agentflow.runtime.binding import Bound
@@ -350,7 +350,7 @@ def started_event(
             version=definition.version,
             format=definition.format,
             hash=definition.hash,
-            signature=UNSET if bound.code is None else _signature_of(definition),
+            signature=UNSET if bound.code is None else signature_of(definition),
         ),
         ir_hash=definition.ir_hash,
         source=definition.source,
@@ -363,22 +363,6 @@ def started_event(
         grants=bound.grants,
         diagnostics=tuple(found) if found else UNSET,
     )
-
-
-def _signature_of(definition: Definition) -> str:
-    """Return the signature of a graph that was built in Python: its code may change while its runs go on."""
-    known = _signatures.get(definition.ir_hash)
-    if known is None:
-        from agentflow.definition.signature import signature
-
-        if len(_signatures) >= _MAX_SIGNATURES:
-            _signatures.clear()
-        known = _signatures[definition.ir_hash] = signature(definition.workflow)
-    return known
-
-
-_MAX_SIGNATURES = 1_024
-_signatures: dict[str, str] = {}
 
 
 def opening_events(started: WorkflowStarted) -> list[Any]:

@@ -110,6 +110,9 @@ class SubmitCommand(RunResults):
         """Resolve models and functions."""
         raise NotImplementedError
 
+    async def _other_definition(self, workflow_id: str) -> str | None:
+        return self._code.other_definition(workflow_id, await self._begin(workflow_id))
+
     async def _load_aside(
         self, submission: Submission | WorkflowWithCode, input: Any
     ) -> tuple[Definition, Any, list[Diagnostic]]:
