@@ -253,6 +253,8 @@ class RunState:
     cancel_requested: WorkflowCancelRequested | None = field(default=None, init=False)
     pause: str | None = field(default=None, init=False)
     """Why the run is paused."""
+    definition_hash: str | None = field(default=None, init=False)
+    """Of the definition whose code the run goes on with."""
     paused_for: dict[str, Any] | None = field(default=None, init=False)
     """The figures of a pause for a budget."""
     draining: bool = field(default=False, init=False)

@@ -297,7 +297,7 @@ class ForkCommand(RecoveryCommands):
         definition, _, _ = await self._load_aside(submission, UNSET)
         check_same_graph(workflow_id, await self._graph(begin.ir_hash), definition.workflow)
         if code is None:
-            code = self._code.find(definition.name, definition.ir_hash)
+            code = self._code.find(definition.name, definition.ir_hash, definition.hash)
         bound = await self.bind(definition, trusted=trusted, code=code)
         found = [*definition.warnings, *bound.diagnostics]
         if check_input and "input_type" not in begin.options:

@@ -325,7 +325,7 @@ class Runtime(ChildRunCommands):
         from agentflow.runtime.binding import bind
         from agentflow.runtime.bound import BindingCache
 
-        code = code or self._code.find(definition.name, definition.ir_hash)
+        code = code or self._code.find(definition.name, definition.ir_hash, definition.hash)
         registry = self._registry_for(definition.format, trusted=trusted)
         cache = self._bindings = self._bindings or BindingCache()
         key = (definition.ir_hash, definition.format, definition.folder, trusted)
@@ -441,7 +441,7 @@ class Runtime(ChildRunCommands):
             implicit=self._implicit,
             trusted=is_trusted,
             find_graph=partial(self._find_graph, trusted=is_trusted),
-            code=self._code.find(begin.definition.name, begin.ir_hash, workflow_id),
+            code=self._code.of_run(workflow_id, begin),
             named=self._graph_service(),
             recorded=await self._recorded_functions(begin) if served else None,
         )
