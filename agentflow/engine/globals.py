@@ -73,8 +73,8 @@ def written(
     """Return what the end of an activation with this output writes, or why it cannot be made.
 
     `set_globals` sees the output, and each of its paths the keys before it; then each update works on the
-    values before all updates. All of it comes on top of what child paths have written (`joined`). An element that is appended is written alone, so that
-    a log grows with the elements and not with the array.
+    values before all updates. All of it comes on top of what child paths have written (`joined`). An element
+    that is appended is written alone, so that a log grows with the elements and not with the array.
     """
     writes = activation.node.writes
     assert writes is not None

@@ -1,5 +1,7 @@
-"""Waits of node graphs while the wall clock steps, in a run and before a restart: each ends once, and is never
-lost (page 003 §4). On the virtual clock; `LoopClock.step` is how far the wall clock is off."""
+"""Waits of node graphs while the wall clock steps, in a run and before a restart (page 003 §4).
+
+Each ends once, and none is lost. On the virtual clock; `LoopClock.step` is how far the wall clock is off.
+"""
 
 from __future__ import annotations
 
