@@ -144,7 +144,7 @@ def _connect_fields(node: Node, pointer: str, found: Connections, report: IrRepo
     opens, bounded = kind.opens(node), kind.bounded(node)
     asks = node.approval is not None and node.approval.before == "step"
     for port, target in targets_of(node):
-        if port not in opens and port != "on_error/next":
+        if port not in opens and _is_regular(node, port):
             found.leads_on.add(node.id)
         path = f"{pointer}/{port}"
         if not _exists(target, path, found, report) or waits_by_rule(node):
@@ -201,6 +201,13 @@ def _connect_edges(edges: tuple[Edge, ...], found: Connections, report: IrReport
             bounded = asks or _is_conditional(edge) or edge.kind in _CONDITIONAL
             bounded = bounded or "next" in kind_of(source).bounded(source)
             found.ways.append(Way(edge.source, edge.target, path, bounded=bounded))
+
+
+def _is_regular(node: Node, port: str) -> bool:
+    """Return whether a port is a way that the node takes as a rule, not in a case that the port names."""
+    if "next" not in node.__struct_fields__:
+        return port != "on_error/next"
+    return port in ("next", "on_approve", "on_reject")
 
 
 def _is_conditional(edge: Edge) -> bool:

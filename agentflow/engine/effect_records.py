@@ -54,9 +54,9 @@ class Record(NamedTuple):
 
 class StepRecord:
     """A step as it began and ended; `gates` has what a gate decided after each firing of its timer, `child`
-    the graph that became known with it and what that was bound to."""
+    the graph that became known with it and what that was bound to. `is_cut`: the run itself cancelled it."""
 
-    __slots__ = ("age", "child", "effect", "end", "fired", "gates", "input", "offset", "ts")
+    __slots__ = ("age", "child", "effect", "end", "fired", "gates", "input", "is_cut", "offset", "ts")
 
     def __init__(self, effect: Effect, data: ev.WorkflowStepStarted, offset: int, age: int, ts: int) -> None:
         self.effect = effect
@@ -67,6 +67,7 @@ class StepRecord:
         self.age = age
         self.end: Record | None = None
         self.fired = 0
+        self.is_cut = False
         self.gates: dict[int, Record] = {}
 
 
@@ -289,6 +290,8 @@ class EffectFold:
         place = (data.activation, data.iteration)
         if place not in self.steps:
             self.refused[place] = data
+        elif isinstance(data, ev.WorkflowStepFailed) and data.error.category == "cancelled":
+            self.steps[place].is_cut = True
 
     def _step_completed(self, data: ev.WorkflowStepCompleted, offset: int, age: int) -> None:
         self._gate(data, offset, age)
