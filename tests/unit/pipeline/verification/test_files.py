@@ -87,6 +87,19 @@ def test_directory_link_out_of_the_workspace_is_not_followed(place: Path) -> Non
     assert codes(place, "docs/key.txt") == ["artifact_outside_workspace"]
 
 
+@pytest.mark.parametrize("swapped", ["w", "above"])
+def test_workspace_that_became_a_link_is_outside(tmp_path: Path, swapped: str) -> None:
+    place = tmp_path / "above" / "w"
+    place.mkdir(parents=True)
+    (place / "a.md").write_text("a")
+    assert codes(place, "a.md") == []
+    moved = place if swapped == "w" else place.parent
+    moved.rename(tmp_path / "elsewhere")
+    moved.symlink_to(tmp_path / "elsewhere")
+    assert place.is_dir()
+    assert codes(place, "a.md") == ["artifact_outside_workspace"]
+
+
 def test_links_inside_the_workspace_are_followed(place: Path) -> None:
     (place / "sub").mkdir()
     (place / "sub" / "a.txt").write_text("a")
