@@ -99,14 +99,16 @@ async def _emit_compact(target: LocalTarget | RemoteTarget, id: str, said: str) 
         emit_json(await target.reader.compact(id))
 
 
-def _leave(where: Where, id: str, command: str, said: str, **more: Any) -> Exit:
-    """Give a command and leave the request to others."""
+def _leave(where: Where, id: str, command: str, said: str, *, ends: bool = False, **more: Any) -> Exit:
+    """Give a command and leave the request to others; wait for its end if it `ends` the request."""
     from agentflow.cli.session import Interrupts, run_async
     from agentflow.cli.target import open_target
 
     async def work(interrupts: Interrupts) -> Exit:
         async with open_target(where, run_id=id) as target:
             await interrupts.guard(target.tell(command, id, **more))
+            if ends:
+                await interrupts.guard(target.rest(id))
             await _emit_compact(target, id, said)
         return Exit.DONE
 
@@ -191,7 +193,7 @@ def reject(id: str, reason: str, where: Where) -> Exit:
 
     Its run is cancelled.
     """
-    return _leave(where, id, "reject", f"the plan of {id} is rejected", reason=reason)
+    return _leave(where, id, "reject", f"the plan of {id} is rejected", ends=True, reason=reason)
 
 
 @click.command("final", cls=Command)
