@@ -59,8 +59,11 @@ def _folded(char: str) -> str:
         char = chr(ord(char) - 0xFEE0)
     elif char in "\u3000\ufeff":  # the ideographic space, and the mark that some files begin with
         return " "
-    lower = _MARKS.get(char) or char.lower()
-    return lower if len(lower) == 1 else char
+    # By way of the upper case: ſ and ı have one, and are no lower case of it.
+    for found in (_MARKS.get(char, ""), char.upper().lower(), char.lower()):
+        if len(found) == 1:
+            return found
+    return char
 
 
 def mask(folded: str) -> str:

@@ -148,6 +148,15 @@ def test_case_and_width_never_matter(text: str):
         assert found.execution_requested == first.execution_requested
 
 
+def test_no_character_is_folded_otherwise_than_its_other_case():
+    ligatures = "ﬀﬁﬂﬃﬄﬅﬆ"
+    for char in map(chr, range(0x1E944)):  # behind the last letter that has a case
+        if char.islower() == char.isupper() or char in ligatures:
+            continue
+        others = [other for other in (char.upper(), char.lower(), char.title()) if len(other) == 1]
+        assert all(fold(other) == fold(char) for other in others), hex(ord(char))
+
+
 @given(SENTENCES, st.sampled_from(NEGATIONS))
 @example("什麼是 workflow 設計", "請勿")
 @example("流程圖 plan", "不要")
