@@ -25,8 +25,13 @@ _RESULT = "Print the result of the run as JSON, as `run --json` does."
 
 
 def _text(given: str) -> str:
-    """Return the text of an argument; `-` reads stdin."""
-    return sys.stdin.read() if given == "-" else given
+    """Return the text of an argument; `-` reads stdin. Raises click.UsageError for what is no UTF-8."""
+    text = sys.stdin.read() if given == "-" else given
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a byte that is no UTF-8 is a surrogate here
+        raise click.UsageError("TEXT is not UTF-8") from None
+    return text
 
 
 def requests_of(target: LocalTarget, config: Config) -> Requests:

@@ -176,6 +176,9 @@ def test_classify_judges_as_a_request_would(tmp_path: Path, monkeypatch: pytest.
     assert not judged()
     empty = made.invoke("classify", " ")
     assert (empty.exit_code, "message_length" in empty.stderr) == (2, True)
+    for verb in ("classify", "request"):
+        refused = made.invoke(verb, "plan \udcff a workflow")
+        assert (refused.exit_code, "not UTF-8" in refused.stderr) == (2, True)
     made.close()
 
 
