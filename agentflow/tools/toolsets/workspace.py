@@ -25,6 +25,7 @@ from urllib.parse import unquote, urlsplit
 __all__ = [
     "HASH_LIMIT_BYTES",
     "TEXT_LIMIT_BYTES",
+    "TOTAL_HASH_BYTES",
     "FileState",
     "Listed",
     "Reason",
@@ -38,6 +39,8 @@ TEXT_LIMIT_BYTES: Final = 64 << 20
 """The largest file whose content is taken into memory."""
 HASH_LIMIT_BYTES: Final = 1 << 30
 """The largest file that is hashed; a larger one, such as a sparse file of 10 GB, has no `sha256`."""
+TOTAL_HASH_BYTES: Final = 4 << 30
+"""Bytes that one look at many files hashes; files beyond are judged by size and time."""
 HASH_TIMEOUT_S: Final = 20.0
 """Seconds for the hash of one file; beyond them it has no `sha256`."""
 

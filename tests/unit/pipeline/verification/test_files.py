@@ -230,6 +230,16 @@ def test_file_that_is_unchanged_is_stale_and_one_that_changed_is_not(place: Path
     assert codes(place, "a", before=before) == []
 
 
+def test_what_is_hashed_before_a_step_is_bounded(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentflow.runtime.file_snapshots.TOTAL_HASH_BYTES", 5_000)
+    (place / "a").write_bytes(bytes(4_000))
+    for link in ("b", "c"):
+        (place / link).symlink_to("a")
+    found = snapshot_files(str(place), ["a", "b", "c"])
+    assert [one["sha256"] is None for one in found.values()] == [False, False, True]
+    assert {(one["exists"], one["size"]) for one in found.values()} == {(True, 4_000)}
+
+
 def test_empty_and_blank_files(place: Path) -> None:
     (place / "empty").touch()
     (place / "blank.md").write_text(" \n\t\n")
