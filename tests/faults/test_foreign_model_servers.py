@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -41,10 +42,12 @@ class Place(NamedTuple):
 
 
 @asynccontextmanager
-async def process(*command: str, cwd: Path | None = None) -> AsyncGenerator[asyncio.subprocess.Process]:
+async def process(*command: str, **env: str) -> AsyncGenerator[asyncio.subprocess.Process]:
     pipe = asyncio.subprocess.PIPE
     null = asyncio.subprocess.DEVNULL
-    made = await asyncio.create_subprocess_exec(*command, cwd=cwd, stdout=pipe, stderr=null, stdin=null)
+    made = await asyncio.create_subprocess_exec(
+        *command, stdout=pipe, stderr=null, stdin=null, env={**os.environ, **env}
+    )
     try:
         yield made
     finally:
@@ -69,6 +72,7 @@ async def gateway(mock: Place, tmp_path_factory: pytest.TempPathFactory) -> Asyn
     options = {
         "model_list": [{"model_name": "m", "litellm_params": upstream}],
         "litellm_settings": {"telemetry": False},
+        "general_settings": {"master_key": KEY},
     }
     file = tmp_path_factory.mktemp("gateway") / "config.yaml"
     file.write_text(json.dumps(options))
@@ -76,7 +80,9 @@ async def gateway(mock: Place, tmp_path_factory: pytest.TempPathFactory) -> Asyn
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     arguments = ("--config", str(file), "--host", "127.0.0.1", "--port", str(port))
-    async with process(str(folder / "bin/litellm"), *arguments) as running:
+    async with process(
+        str(folder / "bin/litellm"), *arguments, LITELLM_LOCAL_MODEL_COST_MAP="True"
+    ) as running:
         assert running.stdout is not None
         lines = asyncio.ensure_future(running.stdout.read())  # so that it never waits for its reader
         url = f"http://127.0.0.1:{port}"
