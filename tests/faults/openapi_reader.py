@@ -26,7 +26,11 @@ JSON_TYPES = ("application/merge-patch+json", "application/json-patch+json", "ap
 class Request:
     def __init__(self, line: dict[str, Any]) -> None:
         headers = Headers(list(line["headers"].items()))
-        cookies = [pair.partition("=") for pair in line["headers"].get("cookie", "").replace("&", "; ").split("; ") if pair]
+        cookies = [
+            pair.partition("=")
+            for pair in line["headers"].get("cookie", "").replace("&", "; ").split("; ")
+            if pair
+        ]
         self.method = line["method"].lower()
         self.path = unquote(line["path"])
         self.host_url = HOST
@@ -73,7 +77,7 @@ def main() -> None:
     with open(json.loads(sys.stdin.readline())["document"], encoding="utf-8") as file:
         document = without_formats(json.load(file))
     document["servers"] = [{"url": HOST}]
-    more: dict[str, Any] = {name: json.loads for name in ("*/*", "application/*", *JSON_TYPES)}
+    more: dict[str, Any] = dict.fromkeys(("*/*", "application/*", *JSON_TYPES), json.loads)
     more |= {"image/png": bytes.decode, "application/octet-stream": bytes.decode}
     config = Config(spec_validator_cls=None, extra_media_type_deserializers=more)
     openapi = OpenAPI.from_dict(document, config=config)

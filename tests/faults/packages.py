@@ -40,7 +40,7 @@ def python_environment(name: str, *packages: str) -> Path:
     folder = CACHE / name
     mark = folder / ".installed"
     if not mark.exists() or mark.read_text() != "\n".join(packages):
-        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
         pip = [str(folder / "bin/python"), "-m", "pip", "--disable-pip-version-check", "install", "-q"]
         subprocess.run([*pip, *packages], check=True)
         mark.write_text("\n".join(packages))

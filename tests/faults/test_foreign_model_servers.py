@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,6 @@ import pytest_asyncio
 from agentflow import Runtime, Service, function
 from agentflow.events import catalogue as ev
 from agentflow.models import Models
-from agentflow.models.openai import OpenAIProvider
 from tests.faults.packages import npm_installed, python_environment
 from tests.integration.support.runs import document, log_of, step
 from tests.unit.models.wire_formats import CHAT, GEMINI, MESSAGES, RESPONSES, Wire

@@ -7,12 +7,10 @@ kind read forms. They know nothing of how agentflow wrote them.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Sequence
 from email.parser import BytesParser
 from email.policy import HTTP
@@ -26,7 +24,6 @@ import pytest
 from agentflow.definition.ir import ServiceSpec
 from agentflow.definition.schemas import validate
 from agentflow.testing.valid import valid_value
-from agentflow.tools import ToolError
 from agentflow.tools.openapi_operations import Operation, Operations, read_operations
 from agentflow.tools.openapi_service import OpenApiService
 from agentflow.tools.openapi_text import parse_openapi
@@ -45,8 +42,17 @@ require("readline").createInterface({input: process.stdin}).on("line", line =>
 
 FILE = base64.b64encode(b"a file").decode()
 SIGNS = ("two words", "a&b=c;d", "100 %+", "ünï", "x[0]")
-PLAIN = ("two words", "100 %+", "text")
+PLAIN = ("text", "100%+", "a/b?")
 """Without the signs by which a style separates values: no reader could tell them apart behind them."""
+UNREAD = {
+    "form_data_form_exploded",
+    "formData_form_nonExploded",
+    "formData_spaceDelimited_nonExploded",
+    "form_data_pipeDelimited_nonExploded",
+    "form_data_deepObject_exploded",
+    "post_anything_multipart_formdata",
+}
+"""openapi-core reads neither styles nor numbers in parts of multipart/form-data. A unit test has the bytes."""
 
 
 def directory(name: str) -> Path:
@@ -76,7 +82,7 @@ def filled(schema: Any, root: Any, dice: Random, texts: Sequence[str], depth: in
         return next((value for value in values if not validate(whole, value)), values[0])
     if node.get("properties") and "allOf" not in node:
         wanted = node["properties"] if depth < 4 else node.get("required", ())
-        members = {name: filled(node["properties"][name], root, dice, texts, depth + 1) for name in wanted}
+        members = {n: filled(node["properties"][n], root, dice, texts, depth + 1) for n in sorted(wanted)}
         return {name: value for name, value in members.items() if value not in (None, [], {})}
     if node.get("type") == "array" and depth < 4:
         items = [filled(node.get("items", {}), root, dice, texts, depth + 1) for _ in range(2)]
@@ -163,8 +169,12 @@ def read_by_document(file: Path, requests: list[dict[str, Any]]) -> list[Any]:
 def read_by_qs(texts: list[str]) -> list[Any]:
     folder = npm_installed("qs@6.17.1").parent
     done = subprocess.run(
-        ["node", "-e", QS], cwd=folder, input="".join(json.dumps(text) + "\n" for text in texts),
-        check=True, capture_output=True, text=True,
+        ["node", "-e", QS],
+        cwd=folder,
+        input="".join(json.dumps(text) + "\n" for text in texts),
+        check=True,
+        capture_output=True,
+        text=True,
     )
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -249,10 +259,18 @@ async def round_trip(file: Path, texts: Sequence[str]) -> tuple[int, list[str]]:
         got = {**read.get("parameters", {}), "body": read.get("body")}
         query = dict(parse_qsl(request["query"]))
         for where, members in list(expected.items()):
-            for p in operations[name].parameters:  # the members of such an object stand in the query by themselves
-                if (p.where, p.style, p.explode) == (where, "form", True) and isinstance(members.get(p.name), dict):
+            for p in operations[
+                name
+            ].parameters:  # the members of such an object stand in the query by themselves
+                if (p.where, p.style, p.explode) == (where, "form", True) and isinstance(
+                    members.get(p.name), dict
+                ):
                     pairs = request["headers"].get("cookie", "").replace("&", "; ").split("; ")
-                    found = query if where == "query" else {k: unquote(v) for k, _, v in (c.partition("=") for c in pairs)}
+                    found = (
+                        query
+                        if where == "query"
+                        else {k: unquote(v) for k, _, v in (c.partition("=") for c in pairs)}
+                    )
                     got[where][p.name] = {key: found.get(key) for key in members[p.name]}
         if as_text(got) != as_text(expected) or request["path"] != read.get("expanded"):
             wrong.append(f"{file.name} {name}: {as_text(got)} for {as_text(expected)}\n{request}\n{read}")
@@ -264,14 +282,35 @@ async def test_every_operation_of_kubernetes_arrives_as_a_server_reads_it() -> N
     assert (count, wrong) == (839, [])
 
 
-async def test_collection() -> None:
-    wrong = []
+async def test_every_style_of_the_example_collection_arrives_as_a_server_reads_it() -> None:
+    wrong: list[str] = []
     total = 0
-    for file in sorted(npm_package("@readme/oas-examples", "8.2.2").rglob("*.json")):
-        if b'"openapi"' not in file.read_bytes()[:100_000] or not offered(file).offered:
-            continue
-        count, w = await round_trip(file, PLAIN)
+    for file in collection():
+        count, differing = await round_trip(file, PLAIN)
         total += count
-        wrong += w
-    print(total, len(wrong)); print("\n".join(w[:1100] for w in wrong[:400]))
-    assert not wrong
+        wrong += differing
+    unexpected = [one for one in wrong if one.partition(": ")[0].partition(" ")[2] not in UNREAD]
+    print(total, len(wrong))
+    print("\n".join(w[:1100] for w in unexpected))
+    assert unexpected == []
+    assert total == 582  # of 637; the other schemas have no value, or none that is easily found
+
+
+def test_the_example_collection_has_six_operations_that_are_refused_with_a_reason() -> None:
+    reasons: list[str] = []
+    count = 0
+    for file in collection():
+        found = offered(file)
+        count += len(found.offered)
+        reasons += found.refused.values()
+    assert count == 637
+    known = ("its path has ?, #, a blank or a control character", "its schema is not valid: exclusiveMinimum")
+    assert [why for why in reasons if not why.startswith(known)] == []
+    assert len(reasons) == 6
+
+
+def collection() -> list[Path]:
+    """Return the documents of the package that describe operations."""
+    found = sorted(npm_package("@readme/oas-examples", "8.2.2").rglob("*.json"))
+    found = [file for file in found if b'"openapi"' in file.read_bytes()[:100_000]]
+    return [file for file in found if offered(file).offered]
