@@ -1,8 +1,9 @@
 """Reads requests by their OpenAPI document with openapi-core, in the environment of that package.
 
-Lines on stdin: first `{document: PATH}`, then one request `{method, path, query, headers, body: base64}` each, with
-the template of its path and the values that were put `in_path`. A line on stdout for each request:
-`{parameters: {query, header, cookie}, body, expanded}`, with the path as RFC 6570 makes it, or `{error}`.
+Lines on stdin: first `{document: PATH}`, then a request on each: `{method, path, query, headers, body}` with
+the body as base64, the `template` of its path and the values that were put `in_path`. A line on stdout for
+each: `{parameters: {query, header, cookie}, body, expanded}`, with the path as RFC 6570 makes it, or
+`{error}`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Request:
 
 
 def without_formats(value: Any) -> Any:
-    """The document without what changes the values that are read (dates, defaults), servers and credentials."""
+    """The document without what changes the values that are read (dates, defaults), servers, credentials."""
     if isinstance(value, list):
         return [without_formats(one) for one in value]
     if not isinstance(value, dict):
@@ -60,7 +61,7 @@ def without_formats(value: Any) -> Any:
 def expanded(document: dict[str, Any], line: dict[str, Any]) -> str:
     """The path of a request by RFC 6570, to which OpenAPI refers for its styles."""
     item = document["paths"][line["template"]]
-    described = [*item.get("parameters", ()), *item[line["method"].lower()].get("parameters", ())]
+    described = [*item.get("parameters", ()), *item.get(line["method"].lower(), {}).get("parameters", ())]
     signs = {"label": ".", "matrix": ";"}
     template = line["template"]
     for p in described:

@@ -1,4 +1,4 @@
-"""The reference server of MCP, from npm, over HTTP: restarted in the middle, hanging, and its list renewed."""
+"""The reference server of MCP, from npm, over HTTP: restarted in the middle, hanging, flooding."""
 
 from __future__ import annotations
 

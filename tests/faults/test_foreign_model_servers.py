@@ -1,4 +1,4 @@
-"""Agents against servers of models that are not ours: a mock server, a gateway before it, the embedded engine.
+"""Agents against servers of models that are not ours: a mock server, a gateway, the embedded engine's.
 
 Each of the wire formats calls functions, answers by a schema, does both, is refused for length, is cut, is
 cancelled, and asks forty times in a row over connections that the server may close.
@@ -22,8 +22,11 @@ import pytest_asyncio
 from agentflow import Runtime, Service, function
 from agentflow.events import catalogue as ev
 from agentflow.models import Models
+from agentflow.models.local.process import LocalServer
+from agentflow.models.local.weights import require
 from tests.faults.packages import npm_installed, python_environment
 from tests.integration.support.runs import document, log_of, step
+from tests.unit.models import local_model
 from tests.unit.models.wire_formats import CHAT, GEMINI, MESSAGES, RESPONSES, Wire
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
@@ -34,10 +37,11 @@ PATHS = {"openai": "/v1", "openai-responses": "/v1", "anthropic": "/v1", "gemini
 
 
 class Place(NamedTuple):
-    """A server: its address, and the name of its model."""
+    """A server: its address, the name of its model, and its key."""
 
     url: str
     model: str
+    key: str = KEY
 
 
 @asynccontextmanager
@@ -121,7 +125,7 @@ def look(key: str) -> str:
 
 @asynccontextmanager
 async def opened(place: Place, wire: Wire) -> AsyncGenerator[Runtime]:
-    provider = wire.provider(base_url=place.url + PATHS[wire.name], api_key=KEY, name="server")
+    provider = wire.provider(base_url=place.url + PATHS[wire.name], api_key=place.key, name="server")
     async with Runtime(models=Models([provider]), services=[Service.of("desk", look)]) as runtime:
         yield runtime
 
@@ -219,3 +223,72 @@ async def test_forty_requests_one_after_another(place: Place, wire: Wire) -> Non
             assert result.output == {"a": {"text": "Grüße, 世界 🎉"}}
             events = await log_of(runtime, result.workflow_id)
             assert of(events, ev.ModelCallFailed) == []
+
+
+# -- The embedded engine's server, which is llama.cpp's -------------------------------------------------
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]:
+    env = local_model.environment(tmp_path_factory.mktemp("data"))
+    server = LocalServer(require(local_model.NAME, env), "m", threads=1, context=512)
+    endpoint = await server.ensure()
+    yield Place(endpoint.url.removesuffix("/v1"), "m", endpoint.key)
+    await server.aclose()
+
+
+engine_ways = pytest.mark.parametrize(
+    "wire", [pytest.param(w, id=w.name) for w in (CHAT, RESPONSES, MESSAGES)]
+)
+
+
+def short(place: Place, text: str, limit: int, **more: Any) -> Any:
+    made = asking(place, text, **more)
+    made["workflow"]["steps"][0]["agent"] |= {
+        "accept_truncated": True,
+        "model": {"model": f"server:{place.model}", "max_tokens": limit},
+    }
+    return made
+
+
+@pytest.mark.local_model
+@engine_ways
+async def test_the_engine_answers_forty_requests_one_after_another(engine: Place, wire: Wire) -> None:
+    async with opened(engine, wire) as runtime:
+        for _ in range(40):
+            result = await runtime.run(short(engine, "Hello", 2), {})
+            events = await log_of(runtime, result.workflow_id)
+            assert of(events, ev.ModelCallFailed) == []
+            assert of(events, ev.ModelCallCompleted)[0].usage.output_tokens > 0
+
+
+@pytest.mark.local_model
+@engine_ways
+async def test_the_engine_refuses_what_is_too_long(engine: Place, wire: Wire) -> None:
+    async with opened(engine, wire) as runtime:
+        result = await runtime.run(short(engine, "word " * 2_000, 2), {}, raise_on_failure=False)
+        [failed] = of(await log_of(runtime, result.workflow_id), ev.ModelCallFailed)
+    assert failed.error.code == "context_length_exceeded", failed.error
+
+
+@pytest.mark.local_model
+@engine_ways
+async def test_the_engine_is_cancelled_and_serves_again(engine: Place, wire: Wire) -> None:
+    async with opened(engine, wire) as runtime:
+        run = await runtime.submit(short(engine, "Tell a long story.", 400), {})
+        async for event in runtime.events(run.workflow_id):
+            if isinstance(event.data, ev.ModelCallStarted):
+                break
+        await runtime.cancel(run.workflow_id)
+        assert (await runtime.rest(run.workflow_id)).state == "cancelled"
+        assert (await runtime.run(short(engine, "Hello", 2), {})).state == "completed"
+
+
+@pytest.mark.local_model
+async def test_the_engine_answers_by_a_schema(engine: Place) -> None:
+    schema = {**N, "properties": {"n": {"type": "integer", "enum": [1, 2]}}}
+    async with opened(engine, CHAT) as runtime:
+        result = await runtime.run(short(engine, "One or two?", 40, schema=schema), {})
+        events = await log_of(runtime, result.workflow_id)
+    assert result.output["a"]["n"] in (1, 2)
+    assert of(events, ev.ModelCallFailed) == []

@@ -1,8 +1,8 @@
-"""OpenAPI documents of other people, from packages of npm: what is offered, what is refused and why, and that a
-server reads from a request what was put in.
+"""OpenAPI documents of other people, from packages of npm: what is offered, what is refused and why, and
+that a server reads from a request what was put in.
 
-The requests are read by parsers that are not ours: openapi-core by the document, qs as the servers of Stripe's
-kind read forms. They know nothing of how agentflow wrote them.
+The requests are read by parsers that are not ours: openapi-core by the document, qs as the servers of
+Stripe's kind read forms. They know nothing of how agentflow wrote them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ READER = Path(__file__).parent / "openapi_reader.py"
 QS = """
 const qs = require("qs");
 require("readline").createInterface({input: process.stdin}).on("line", line =>
-  console.log(JSON.stringify(qs.parse(JSON.parse(line), {depth: 20, parameterLimit: 100000, arrayLimit: 100}))));
+  console.log(JSON.stringify(qs.parse(JSON.parse(line), {depth: 20, parameterLimit: 1e5, arrayLimit: 100}))));
 """
 
 
@@ -51,8 +51,9 @@ UNREAD = {
     "form_data_pipeDelimited_nonExploded",
     "form_data_deepObject_exploded",
     "post_anything_multipart_formdata",
+    "encoding_form",
 }
-"""openapi-core reads neither styles nor numbers in parts of multipart/form-data. A unit test has the bytes."""
+"""openapi-core reads neither styles nor numbers in parts of multipart/form-data; a unit test does."""
 
 
 def directory(name: str) -> Path:
@@ -101,8 +102,8 @@ def filled(schema: Any, root: Any, dice: Random, texts: Sequence[str], depth: in
 
 
 def arguments_of(operation: Operation, dice: Random, texts: Sequence[str]) -> dict[str, Any] | None:
-    """Return arguments for an operation: as many as can be filled; None if its schema has no value that can be
-    found (a tree whose nodes all need a parent, alternatives that a value is always both of)."""
+    """Return arguments for an operation: as many as can be filled. None if its schema has no value that can
+    be found (a tree whose nodes all need a parent, alternatives that a value is always both of)."""
     schema = operation.input_schema
     made: dict[str, Any] = {}
     for name, part in schema["properties"].items():
@@ -239,8 +240,8 @@ def placed(operation: Operation, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 async def round_trip(file: Path, texts: Sequence[str]) -> tuple[int, list[str]]:
-    """Call what a document offers. Return the number of calls, and where a server reads something else than was
-    put in."""
+    """Call what a document offers. Return the number of calls, and where a server reads something else than
+    was put in."""
     dice = Random(1)
     operations = offered(file).offered
     wanted = {
@@ -254,27 +255,28 @@ async def round_trip(file: Path, texts: Sequence[str]) -> tuple[int, list[str]]:
     ]
     wrong: list[str] = []
     for (name, request), read in zip(arrived.items(), read_by_document(file, lines), strict=True):
-        expected = {**put[name], "body": wanted[name].get(operations[name].body or "")}
+        expected: dict[str, Any] = {**put[name], "body": wanted[name].get(operations[name].body or "")}
         del expected["path"]
         got = {**read.get("parameters", {}), "body": read.get("body")}
         query = dict(parse_qsl(request["query"]))
-        for where, members in list(expected.items()):
-            for p in operations[
-                name
-            ].parameters:  # the members of such an object stand in the query by themselves
-                if (p.where, p.style, p.explode) == (where, "form", True) and isinstance(
-                    members.get(p.name), dict
-                ):
-                    pairs = request["headers"].get("cookie", "").replace("&", "; ").split("; ")
-                    found = (
-                        query
-                        if where == "query"
-                        else {k: unquote(v) for k, _, v in (c.partition("=") for c in pairs)}
-                    )
-                    got[where][p.name] = {key: found.get(key) for key in members[p.name]}
+        pairs = request["headers"].get("cookie", "").replace("&", "; ").split("; ")
+        cookies = {name: unquote(value) for name, _, value in (pair.partition("=") for pair in pairs)}
+        for p in operations[name].parameters:
+            value = expected.get(p.where, {}).get(p.name)
+            if (p.style, p.explode) == ("form", True) and isinstance(value, dict):
+                # The members of such an object stand there by themselves, and are not looked for.
+                place = query if p.where == "query" else cookies
+                got[p.where][p.name] = {key: place.get(key) for key in value}
+            elif (p.style, p.explode) == ("spaceDelimited", False):
+                # Texts are split at "%20", which is gone when a query has been read.
+                got[p.where][p.name] = _split(query[p.name].split(" "), value)
         if as_text(got) != as_text(expected) or request["path"] != read.get("expanded"):
             wrong.append(f"{file.name} {name}: {as_text(got)} for {as_text(expected)}\n{request}\n{read}")
     return len(wanted), wrong
+
+
+def _split(texts: list[str], value: Any) -> Any:
+    return dict(zip(texts[::2], texts[1::2], strict=True)) if isinstance(value, dict) else texts
 
 
 async def test_every_operation_of_kubernetes_arrives_as_a_server_reads_it() -> None:
@@ -286,12 +288,12 @@ async def test_every_style_of_the_example_collection_arrives_as_a_server_reads_i
     wrong: list[str] = []
     total = 0
     for file in collection():
+        if not offered(file).offered:
+            continue
         count, differing = await round_trip(file, PLAIN)
         total += count
         wrong += differing
     unexpected = [one for one in wrong if one.partition(": ")[0].partition(" ")[2] not in UNREAD]
-    print(total, len(wrong))
-    print("\n".join(w[:1100] for w in unexpected))
     assert unexpected == []
     assert total == 582  # of 637; the other schemas have no value, or none that is easily found
 
@@ -313,4 +315,4 @@ def collection() -> list[Path]:
     """Return the documents of the package that describe operations."""
     found = sorted(npm_package("@readme/oas-examples", "8.2.2").rglob("*.json"))
     found = [file for file in found if b'"openapi"' in file.read_bytes()[:100_000]]
-    return [file for file in found if offered(file).offered]
+    return [file for file in found if offered(file) != Operations({}, {}, None)]

@@ -193,7 +193,7 @@ CUTS = {
     "lost-behind-arguments": ([WHOLE], "complete", 1),
     "lost-in-the-last-event": ([WHOLE], "complete", 0),
 }
-"""Pieces of the arguments, how the answer ends, and how many of its last events never come, 0 for half of one."""
+"""Pieces of the arguments, how the answer ends, how many of its last events never come (0: half of one)."""
 
 _ENDING = {"openai": 2, "openai-responses": 2, "anthropic": 3, "gemini": 1}
 """Events behind the arguments of a call, from the one that ends it."""
