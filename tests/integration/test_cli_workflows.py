@@ -79,6 +79,18 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox
 SMALL = '{"id": "c-7", "amount": 5}'
 LARGE = '{"id": "c-8", "amount": 500}'
 
+AUDIT = """
+from agentflow import Listener
+
+
+def note(workflow_id, event):
+    with open("heard", "a") as file:
+        file.write(f"{workflow_id} {event.type}\\n")
+
+
+audit = Listener("audit", note, ("workflow.completed",))
+"""
+
 
 @pytest.mark.parametrize("attribute", ["workflow", "builder", "make"])
 def test_a_workflow_of_a_module_is_checked_drawn_and_run(sandbox: Sandbox, attribute: str):
@@ -139,6 +151,14 @@ def test_a_waiting_run_goes_on_in_another_process_that_loads_its_workflow(sandbo
     answered = sandbox.start("answer", "wf_b", request, "true", "--load", "claimbook:workflow")
     out, said = answered.communicate(timeout=30)
     assert (answered.returncode, out) == (0, "paid c-8\n"), said
+
+
+def test_the_daemon_has_a_loaded_listener(sandbox: Sandbox):
+    sandbox.write("audits.py", AUDIT)
+    with serving(sandbox, "--load", "audits:audit", "--load", "claimbook:workflow"):
+        done = sandbox.invoke("run", "claims", "-i", SMALL, "--id", "wf_a")
+        assert done.exit_code == 0, done.stderr
+    assert (sandbox.folder / "heard").read_text() == "wf_a workflow.completed\n"
 
 
 def test_the_daemon_has_a_loaded_workflow_as_a_definition(sandbox: Sandbox):
