@@ -181,6 +181,48 @@ async def test_the_small_functions(browser, served):
     assert found["visible"] == ["a", "U+202E", "b", "U+200B", "c"]
 
 
+LOG_ROWS = """
+async keys => {
+  const { LogRows } = await import("./lib/log_rows.js");
+  const rows = new LogRows();
+  const shown = [];
+  keys.forEach((key, place) => {
+    const fact = {key, step: key && "s", type: place === 4 ? "workflow.step_failed" : "x", offset: place, at: 0, data: {}};
+    const before = [...rows.rows];
+    const changed = rows.take(fact, place);
+    // What stands above the row that it names is as it was.
+    if (rows.rows.slice(0, changed).join() !== before.slice(0, changed).join()) throw new Error(`${place}`);
+  });
+  const folded = [...rows.rows];
+  const [fold] = rows.folds;
+  const places = keys.map((_, place) => rows.rowOf(place));
+  rows.toggle(fold);
+  const unfolded = [...rows.rows];
+  const open = keys.map((_, place) => rows.rowOf(place));
+  const head = rows.headOf(fold);
+  rows.toggle(fold);
+  return {folded, unfolded, places, open, head, again: rows.rows, items: fold.items.size, failed: fold.failed,
+    of: [rows.foldOf(0), rows.foldOf(1), rows.foldOf(9), rows.foldOf(10)].map(one => one && one.number)};
+}
+"""
+
+
+async def test_events_of_items_that_stand_together_fold(browser, served):
+    items = [f"/s#0[{i % 3}]" for i in range(9)]
+    few = [f"/t#0[{i}]/inner#0" for i in range(3)]
+    async with opened(browser) as (page, _):
+        await page.goto(address(served))
+        await expect(page.locator("h1")).to_be_visible()
+        found = await page.evaluate(LOG_ROWS, [None, *items, "/s#0", *few, None])
+    assert found["folded"] == [0, -1, 10, 11, 12, 13, 14]  # fewer than eight do not fold
+    assert found["again"] == found["folded"]
+    assert found["unfolded"] == [0, -1, *range(1, 15)]
+    assert found["places"] == [0, *[1] * 9, *range(2, 7)]
+    assert found["open"] == [0, *range(2, 16)]
+    assert (found["head"], found["items"], found["failed"]) == (1, 3, 1)
+    assert found["of"] == [None, 0, 0, None]
+
+
 async def test_the_documentation_has_every_topic_of_help(browser, tmp_path):
     async with serving(tmp_path) as served, opened(browser) as (page, _):
         await page.goto(address(served, "#/docs"))

@@ -62,6 +62,19 @@ export class WindowedList {
   }
 
   /**
+   * Make the rows in sight from an index on anew.
+   * @param {number} first
+   */
+  refreshFrom(first) {
+    for (const [index, element] of this._shown) {
+      if (index < first) continue;
+      element.remove();
+      this._shown.delete(index);
+    }
+    this._ask();
+  }
+
+  /**
    * Make one row anew, if it is in sight.
    * @param {number} index
    */
