@@ -63,14 +63,16 @@ async def test_a_form_gives_what_its_schema_asks_for(browser, served):
         await expect(page.locator("h1")).to_be_visible()
         await page.evaluate(FORM, [SCHEMA, None])
         label = page.get_by_label
-        assert "write a number" in (await page.evaluate(VALUE))["error"]
+        assert (await page.evaluate(VALUE))["error"] == "<b>Name</b>: write a text"
         await page.locator("main input[type=text]").first.fill("Ada")
+        assert (await page.evaluate(VALUE))["error"] == "amount: write a number"
         assert await page.locator("main b, main img").count() == 0
         await label("story").fill("Once\nupon")
         await label("mail").fill("ada@example.com")
         await label("day").fill("2026-01-31")
         await label("amount").fill("2.5")
         await label("agreed").check()
+        assert (await page.evaluate(VALUE))["error"] == "size: choose one"  # nothing is chosen for people
         await label("size").select_option(label="7")
         await page.get_by_role("button", name="Add").click()
         await label("tags item").fill("red")

@@ -1,6 +1,7 @@
 // Dialogs of commands to a run: cancel, pause, fork with edits.
 
 import { get, post, runPath } from "../lib/api.js";
+import { stableText } from "../lib/diff.js";
 import { h } from "../lib/dom.js";
 import { formOf, jsonField } from "../lib/form.js";
 import { loaded } from "../lib/json.js";
@@ -95,7 +96,7 @@ export async function askFork(record, { offset, step, input: given }) {
       /** @type {Record<string, any>} */
       const edits = {};
       const value = fields.value();
-      if (value !== undefined && JSON.stringify(value) !== JSON.stringify(input)) edits["input"] = value;
+      if (value !== undefined && stableText(value) !== stableText(input)) edits["input"] = value;
       const changed = outputs.value();
       if (changed !== undefined) edits["outputs"] = changed;
       /** @type {Record<string, any>} */

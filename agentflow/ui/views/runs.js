@@ -152,7 +152,7 @@ export async function show(context) {
     check.checked = selected.has(run.workflow_id);
     return h(
       "div",
-      { class: "run-row", role: "row", "aria-rowindex": String(index + 2), "data-id": run.workflow_id },
+      { class: "run-row", role: "row", "aria-rowindex": String(index + 2), "data-id": run.workflow_id, "data-key": run.workflow_id },
       h("span", { role: "cell" }, check),
       h("span", { role: "cell" }, badge(run.state)),
       h(
