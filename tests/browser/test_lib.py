@@ -118,17 +118,72 @@ async def test_a_form_gives_what_its_schema_asks_for(browser, served):
         ({"$ref": "#"}, "1", 1),
         ({"type": "array", "items": [{"type": "string"}]}, '["a"]', ["a"]),
         ({"anyOf": [{"type": "null"}, {"type": "string"}]}, "x", "x"),
+        ({"allOf": [{"type": "string"}, {"maxLength": 4}]}, "x", "x"),
+        ({"type": "string", "format": "date-time"}, "2026-01-31T10:00:00", "2026-01-31T10:00:00.000Z"),
+        ({"type": "array", "items": {"type": "string"}, "minItems": 1}, "x", ["x"]),
     ],
     ids=json.dumps,
 )
 async def test_any_schema_has_a_field(browser, served, schema, filled, value):
-    async with opened(browser) as (page, watch):
+    async with opened(browser, timezone_id="UTC") as (page, watch):
         await page.goto(address(served))
         await expect(page.locator("h1")).to_be_visible()
         await page.evaluate(FORM, [schema, None])
         await page.locator("main input, main textarea").first.fill(filled)
         assert (await page.evaluate(VALUE))["value"] == value
         assert not any("elsewhere" in url for url in watch.requests)
+
+
+CHOICES = {
+    "type": "object",
+    "required": ["level"],
+    "properties": {
+        "level": {"oneOf": [{"const": 1, "title": "low"}, {"const": 2, "title": "high"}]},
+        "colours": {"type": "array", "items": {"enum": ["red", "green"]}, "uniqueItems": True},
+        "payment": {"oneOf": [{"title": "Card", "type": "object", "required": ["number"]}]},
+        "size": {"enum": ["S", "M"]},
+        "place": {
+            "type": "object",
+            "required": ["lat"],
+            "properties": {"lat": {"type": "number", "minimum": -90, "maximum": 90}},
+        },
+        "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 1},
+    },
+}
+
+
+async def test_nothing_is_chosen_or_made_up_for_people(browser, served):
+    async with opened(browser) as (page, _):
+        await page.goto(address(served))
+        await expect(page.locator("h1")).to_be_visible()
+        await page.evaluate(FORM, [CHOICES, None])
+        label = page.get_by_label
+        assert await page.evaluate(VALUE) == {"error": "level: choose one"}
+        await expect(label("level")).to_be_focused()
+        await expect(label("level")).to_have_attribute("aria-invalid", "true")
+        await label("level").select_option(label="high")
+        assert await page.evaluate(VALUE) == {"value": {"level": 2}}
+        await expect(label("level")).not_to_have_attribute("aria-invalid", "true")
+        await label("green").check()
+        await expect(page.locator("main")).to_contain_text("-90 to 90")
+        await label("lat").fill("1.5")
+        await page.get_by_role("button", name="Add").click()
+        await expect(page.get_by_role("button", name="Add")).to_be_disabled()
+        await label("tags item").fill("x")
+        found = (await page.evaluate(VALUE))["value"]
+        assert found == {"level": 2, "colours": ["green"], "place": {"lat": 1.5}, "tags": ["x"]}
+        jsonschema.validate(found, CHOICES)
+        # Members that the schema does not name stay; a schema of the log begins with what is required.
+        kept = {"level": 1, "more": True}
+        await page.evaluate(FORM, [CHOICES, kept])
+        assert (await page.evaluate(VALUE))["value"] == kept
+        ordered = """async () => {
+          const { requiredFirst } = await import("./lib/form.js");
+          const m = {default: {required: ["b"], properties: {}}};
+          const schema = {required: ["z", "gone", "m"], properties: {a: {}, m, z: {}}};
+          return Object.keys(requiredFirst(schema).properties);
+        }"""
+        assert await page.evaluate(ordered) == ["z", "m", "a"]
 
 
 LIBRARY = """
@@ -156,6 +211,7 @@ async () => {
     diff: diffLines("a\\nb\\nc", "a\\nx\\nc\\nd").map(line => line.kind[0] + line.text),
     stable: stableText({b: 1, a: {d: 1, c: 2}}) === stableText({a: {c: 2, d: 1}, b: 1}),
     ticks: [1, 60, 86_400_000, 1e12].map(length => ticks(length).length),
+    places: [13, 18_000, 150_000, 5_400_000].map(length => ticks(length, 5).map(one => one[1])),
     visible: visible("a\\u202eb\\u200bc").map(one => one.textContent ?? one),
   };
 }
@@ -179,7 +235,13 @@ async def test_the_small_functions(browser, served):
     assert found["cheap"]  # the beginning of a large value is not the whole of it
     assert found["diff"] == ["sa", "rb", "ax", "sc", "ad"]
     assert found["stable"]
-    assert all(1 <= count <= 12 for count in found["ticks"])
+    assert all(1 <= count <= 9 for count in found["ticks"])
+    assert found["places"] == [
+        ["0", "5 ms", "10 ms"],
+        ["0", "5 s", "10 s", "15 s"],
+        ["0", "30 s", "1 min", "1 min 30 s", "2 min"],
+        ["0", "30 min", "1 h"],
+    ]
     assert found["visible"] == ["a", "U+202E", "b", "U+200B", "c"]
 
 
@@ -189,7 +251,8 @@ async keys => {
   const rows = new LogRows();
   const shown = [];
   keys.forEach((key, place) => {
-    const fact = {key, step: key && "s", type: place === 4 ? "workflow.step_failed" : "x", offset: place, at: 0, data: {}};
+    const type = place === 4 ? "workflow.step_failed" : "x";
+    const fact = {key, step: key && "s", type, offset: place, at: 0, data: {}};
     const before = [...rows.rows];
     const changed = rows.take(fact, place);
     // What stands above the row that it names is as it was.

@@ -33,7 +33,7 @@ export function formOf(schema, initial, { label = "Value", required = true, root
   const options = { label: title, required, description: [found.description, limits(found)].filter(Boolean).join(" · ") };
   if (depth > 6) return jsonField(value, options);
   if (found.const !== undefined) {
-    return { element: named(options, h("code", null, JSON.stringify(found.const))), value: () => found.const };
+    return { element: named({ ...options, required: false }, h("code", null, JSON.stringify(found.const))), value: () => found.const };
   }
   if (Array.isArray(found.enum)) return choice(found.enum, value, options);
   const variants = found.oneOf ?? found.anyOf;

@@ -3,14 +3,14 @@
 import { follow, get, post, runPath } from "../lib/api.js";
 import { announce, button, copyButton, debounced, fill, h, perFrame } from "../lib/dom.js";
 import { factOf, foldTo, RunFold } from "../lib/fold.js";
-import { brief, clock, count, duration, money, when } from "../lib/format.js";
+import { amount, brief, clock, count, duration, limitName, money, when } from "../lib/format.js";
 import { GraphView } from "../lib/graph.js";
 import { LogRows } from "../lib/log_rows.js";
 import { commandButton, badge, problemView } from "../lib/parts.js";
 import { TEXTS } from "../lib/texts.js";
 import { Timeline } from "../lib/timeline.js";
 import { WindowedList } from "../lib/windowed.js";
-import { askCancel, askFork, askReason } from "./run_commands.js";
+import { askCancel, askFork, askReason, askResume } from "./run_commands.js";
 import { inspector } from "./inspector.js";
 
 const SLICE_MS = 8;
@@ -112,7 +112,7 @@ export async function show(context) {
       !ended && record.state !== "paused"
         ? commandButton("Pause", session, "run", () => void askReason(id, "pause").then(refresh))
         : null,
-      record.state === "paused" ? commandButton("Resume", session, "run", () => void tell("resume"), { class: "button primary" }) : null,
+      record.state === "paused" ? commandButton("Resume", session, "run", () => (record.pause === "budget" ? void askResume(record, fold.pause).then(refresh) : void tell("resume")), { class: "button primary" }) : null,
       !ended ? commandButton("Cancel", session, "run", () => void askCancel(id).then(refresh), { class: "button danger" }) : null,
       commandButton("Fork", session, "run", () => void askFork(record, { offset: at, step: selection.kind === "step" ? selection.step : null, input: record.input })),
       h("a", { class: "button", href: `#/runs/${encodeURIComponent(id)}/compare${record.forked_from ? `/${encodeURIComponent(record.forked_from.workflow_id)}` : ""}` }, "Compare"),
@@ -428,7 +428,7 @@ export async function show(context) {
     if (selection.kind === "call") return JSON.stringify(shown);
     const { state, pause, output, error, provisional, last_offset } = record;
     return JSON.stringify([
-      shown, at, Boolean(provisional), state, pause, output !== null, error?.code, [...shownFold.requests.keys()],
+      shown, at, Boolean(provisional), state, pause, fold.pause?.offset, output !== null, error?.code, [...shownFold.requests.keys()],
       !step && inspectedTab === "usage" ? [shownFold.usage, record.budget] : null,
       !step && inspectedTab === "state" && at === null ? last_offset : null,
     ]);
@@ -631,9 +631,9 @@ function budgetNumber(name, limit, budget) {
   return h(
     "div",
     { class: "number-box" },
-    h("span", { class: "number-name" }, `Budget ${name.replaceAll("_", " ")}`),
-    h("meter", { min: "0", max: "1", high: "0.8", value: String(share), "aria-label": `${name}: ${used} of ${limit}` }),
-    h("span", { class: "number-value" }, `${Number(used.toFixed(6))} / ${limit}`),
+    h("span", { class: "number-name" }, `Budget: ${limitName(name).toLowerCase()}`),
+    h("span", { class: "number-value" }, `${amount(name, used)} of ${amount(name, limit)}`),
+    h("meter", { min: "0", max: "1", high: "0.8", value: String(share), "aria-label": `${limitName(name)}: ${amount(name, used)} of ${amount(name, limit)}` }),
   );
 }
 

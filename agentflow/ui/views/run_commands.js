@@ -4,6 +4,7 @@ import { get, post, runPath } from "../lib/api.js";
 import { stableText } from "../lib/diff.js";
 import { h } from "../lib/dom.js";
 import { formOf, jsonField } from "../lib/form.js";
+import { amount, limitName } from "../lib/format.js";
 import { loaded } from "../lib/json.js";
 import { ask } from "../lib/parts.js";
 
@@ -24,6 +25,29 @@ export function askReason(id, command) {
     content: [field("Reason", reason)],
     action: command,
     confirm: () => post(`${runPath(id)}/${command}`, reason.value ? { reason: reason.value } : {}),
+  });
+}
+
+/**
+ * Go on with a run that a budget stopped, with larger limits.
+ * @param {any} record
+ * @param {import("../lib/fold.js").Fact | null} pause
+ */
+export function askResume(record, pause) {
+  const limits = /** @type {[string, number][]} */ (Object.entries({ ...record.budget.limits, ...(pause?.data.budget?.scope === "run" ? pause.data.budget.limit : {}) }));
+  const controls = limits.map(([name, limit]) => ({ name, limit, control: h("input", { type: "number", step: "any", min: "0", value: String(limit), id: `limit-${name}` }) }));
+  return ask({
+    title: "Resume with a larger budget?",
+    content: [
+      pause?.data.detail ? h("p", null, pause.data.detail) : null,
+      controls.map(({ name, control }) => field(`${limitName(name)}, used ${amount(name, Number(record.budget.used[name] ?? 0))}`, control)),
+    ],
+    action: "Resume",
+    confirm: async () => {
+      const raised = controls.filter(({ limit, control }) => Number(control.value) !== Number(limit));
+      if (!raised.length) throw new Error("Raise a limit: with the same ones the run would stop again.");
+      await post(`${runPath(record.workflow_id)}/resume`, { budget: Object.fromEntries(raised.map(({ name, control }) => [name, Number(control.value)])) });
+    },
   });
 }
 
