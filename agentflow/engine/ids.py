@@ -27,7 +27,7 @@ def derive(prefix: str, now: int, *parts: object) -> str:
         head = _ten(ms)
         _last_time = (ms, head)
     try:
-        text = "\x1f".join(parts)  # type: ignore[arg-type]  # most parts are texts
+        text: str = "\x1f".join(parts)  # pyright: ignore[reportArgumentType] — most parts are texts
     except TypeError:
         text = "\x1f".join(map(str, parts))
     n = int.from_bytes(blake2b(text.encode(), digest_size=10).digest(), "big")

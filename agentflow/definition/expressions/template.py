@@ -257,18 +257,20 @@ class _Reading:
         """Return the mapping; None if a value is not small."""
         made = self._mapping.copy()
         for name, root, names in self._reads:
-            value = scope.get(root)
+            value: Any = scope.get(root)
             for member in names:
                 if value.__class__ is not dict:
                     return None
                 value = value.get(member)
             kind = value.__class__
-            if (kind is int and -SMALL_INT < value < SMALL_INT) or kind is bool or value is None:
-                made[name] = value
-            elif kind is str and len(value) < _SMALL_TEXT and value.isascii():
-                made[name] = value
-            else:
+            if not (
+                (kind is int and -SMALL_INT < value < SMALL_INT)
+                or kind is bool
+                or value is None
+                or (kind is str and len(value) < _SMALL_TEXT and value.isascii())
+            ):
                 return None
+            made[name] = value
         return made
 
 
