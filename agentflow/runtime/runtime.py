@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     from agentflow.definition.ir import ServiceSpec
     from agentflow.engine import Graph
     from agentflow.runtime.actor_pools import ActorPools
-    from agentflow.runtime.binding import BindingCache, Bound, Implicit, Pins
+    from agentflow.runtime.binding import Implicit
+    from agentflow.runtime.bound import BindingCache, Bound, Pins
     from agentflow.runtime.graph_calls import GraphCalls
     from agentflow.runtime.listeners import Listener, Listeners
     from agentflow.runtime.run_launch import RunLaunch
@@ -338,9 +339,10 @@ class Runtime(ChildRunCommands):
         a submission that is not `trusted` gets none that could harm this machine. `code`: that of the
         workflow; without it, what was registered for this graph. `recorded`: what a recorded run found of
         declared services, none of which is opened then."""
-        from agentflow.runtime.binding import BindingCache, bind
+        from agentflow.runtime.binding import bind
+        from agentflow.runtime.bound import BindingCache
 
-        code = code or self._code.find(definition.name, definition.ir_hash)
+        code = code or self._code.find(definition.name, definition.ir_hash, definition.hash)
         registry = self._registry_for(definition.format, trusted=trusted)
         cache = self._bindings = self._bindings or BindingCache()
         key = (definition.ir_hash, definition.format, definition.folder, trusted)
@@ -432,7 +434,8 @@ class Runtime(ChildRunCommands):
         """Return a stored run's graph, and what it was bound to when it began. Its services are loaded with
         the lower trust of the run, which its first event keeps, and of the caller. `served`: nothing is
         loaded, because all of it is served from a record; so is a replay with `Always`."""
-        from agentflow.runtime.binding import Bound, Pins, bind
+        from agentflow.runtime.binding import bind
+        from agentflow.runtime.bound import Bound, Pins
 
         begin = await self._begin(workflow_id)
         workflow = await self._graph(begin.ir_hash)
@@ -455,7 +458,7 @@ class Runtime(ChildRunCommands):
             implicit=self._implicit,
             trusted=is_trusted,
             find_graph=partial(self._find_graph, trusted=is_trusted),
-            code=self._code.find(begin.definition.name, begin.ir_hash, workflow_id),
+            code=self._code.of_run(workflow_id, begin),
             named=self._graph_service(),
             recorded=await self._recorded_functions(begin) if served else None,
         )

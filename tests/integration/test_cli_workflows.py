@@ -340,7 +340,10 @@ def test_state_at_an_offset_and_forks_of_a_graph_with_edits_and_another_definiti
         refused = sandbox.invoke("fork", "wf_b", *at, "--definition", "otherbook:workflow")
         wrong = (78, "loaded another graph as claims@1") if has_daemon else (5, "look")
         assert (refused.exit_code, wrong[1] in refused.stderr) == (wrong[0], True)
-        call("fork", "wf_b", *at, "--definition", "yenbook:workflow", "--id", "wf_y", load="yenbook")
+        other = ("--definition", "yenbook:workflow", "--id", "wf_y")
+        done = sandbox.invoke("fork", "wf_b", *at, *other)
+        assert done.exit_code == 9, done.stderr
+        assert has_daemon or "true --load yenbook:workflow" in done.stderr
         # A daemon runs the code that it has loaded for this graph.
         assert answered("wf_y", "yenbook") == ("paid c-8\n" if has_daemon else "yen c-8\n")
         assert answered("wf_b") == "paid c-8\n"
