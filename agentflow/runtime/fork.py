@@ -31,7 +31,7 @@ from agentflow.runtime.workflow_code import CodeTable, WorkflowWithCode
 if TYPE_CHECKING:
     from agentflow.engine import BaseEvent, Graph, RunState
     from agentflow.executors.callables import Callables
-    from agentflow.runtime.binding import Bound
+    from agentflow.runtime.bound import Bound
     from agentflow.runtime.run_handle import RunHandle
     from agentflow.runtime.workflow_code import CodeTable
 
@@ -297,7 +297,7 @@ class ForkCommand(RecoveryCommands):
         definition, _, _ = await self._load_aside(submission, UNSET)
         check_same_graph(workflow_id, await self._graph(begin.ir_hash), definition.workflow)
         if code is None:
-            code = self._code.find(definition.name, definition.ir_hash)
+            code = self._code.find(definition.name, definition.ir_hash, definition.hash)
         bound = await self.bind(definition, trusted=trusted, code=code)
         found = [*definition.warnings, *bound.diagnostics]
         if check_input and "input_type" not in begin.options:
