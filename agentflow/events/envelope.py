@@ -120,11 +120,12 @@ def id_of(event: StoredEvent) -> str:
     return _id_decoder.decode(event.text).id
 
 
-def stored_event(offset: int, ts: int, type: str, body: bytes) -> StoredEvent:
-    """Return the stored form of an event with these bytes: large values become its blobs."""
+def stored_event(offset: int, ts: int, type: str, body: bytes, data: Any = None) -> StoredEvent:
+    """Return the stored form of an event with these bytes: large values become its blobs. With `data`, of
+    which the bytes were made, that costs less."""
     if len(body) <= LARGE_BYTES:
         return StoredEvent(offset, ts, type, body)
-    return StoredEvent(offset, ts, type, *extract_blobs(body, TYPES.get(type, dict[str, Any])))
+    return StoredEvent(offset, ts, type, *extract_blobs(body, TYPES.get(type, dict[str, Any]), data))
 
 
 _OPEN = frozenset({Custom, Unknown})  # their type is not that of the class, and their object is the data

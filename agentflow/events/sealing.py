@@ -135,4 +135,4 @@ class UnsealedBatch(Sequence[StoredEvent]):
 
 def store(event: Event[Any], ts: int) -> StoredEvent:
     """Return the stored form of an event that was decided at `ts`; takes up to 10 ms a MiB."""
-    return stored_event(event.offset, ts, event.type, encode(event))
+    return stored_event(event.offset, ts, event.type, encode(event), event.data)
