@@ -217,7 +217,7 @@ def _is_conditional(edge: Edge) -> bool:
 def _exists(target: str, path: str, found: Connections, report: IrReport) -> bool:
     if target in found.by_id:
         return True
-    hint = report.report.did_you_mean(target, list(found.by_id))
+    hint = report.report.nearest_or_all(target, list(found.by_id))
     report.error("E_UNKNOWN_TARGET", f'there is no node "{shown(target)}"', path, hint)
     return False
 

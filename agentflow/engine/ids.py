@@ -8,6 +8,7 @@ crash between the decision and its append.
 from __future__ import annotations
 
 from hashlib import blake2b
+from typing import Any
 
 __all__ = ["derive", "named"]
 
@@ -26,7 +27,12 @@ def derive(prefix: str, now: int, *parts: object) -> str:
     if known != ms:
         head = _ten(ms)
         _last_time = (ms, head)
-    n = int.from_bytes(blake2b("\x1f".join(map(str, parts)).encode(), digest_size=10).digest(), "big")
+    texts: Any = parts
+    try:
+        text = "\x1f".join(texts)  # most parts are texts
+    except TypeError:
+        text = "\x1f".join(map(str, parts))
+    n = int.from_bytes(blake2b(text.encode(), digest_size=10).digest(), "big")
     p = _PAIRS
     # Written out, and by 20 bits: ids are made for every call, and small integers are quick.
     a, b, c, d = n >> 60, n >> 40 & 0xFFFFF, n >> 20 & 0xFFFFF, n & 0xFFFFF

@@ -74,6 +74,15 @@ class Expression:
         return None
 
     @property
+    def names(self) -> tuple[str, ...] | None:
+        """The root and the names of members below it if the whole expression is such a path, else None."""
+        tree = self.tree
+        if not isinstance(tree, nodes.Path) or not isinstance(tree.base, str):
+            return None
+        members = tuple(s.name for s in tree.segments if isinstance(s, nodes.Member))
+        return (tree.base, *members) if len(members) == len(tree.segments) else None
+
+    @property
     def literal_type(self) -> Literal["null", "boolean", "number", "string"] | None:
         """The type of the literal that the whole expression is, or None if it is none."""
         if not isinstance(self.tree, nodes.Lit):

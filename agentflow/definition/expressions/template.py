@@ -28,6 +28,8 @@ _MAX_DEPTH: Final = 128
 _INT_SIZE: Final = 32  # bytes that no small integer has
 _MAX_ERRORS: Final = 200  # as many as a document reports
 _SPACES: Final = " \t\r\n"
+_MAX_READS: Final = 64
+_SMALL_TEXT: Final = 10_000  # 64 of them are far below what a template may make
 _LITERAL_BRACES: Final = "${{ '{{' }}"
 
 
@@ -83,7 +85,12 @@ class Template:
     def evaluate(self, scope: Mapping[str, Any], status: StatusView | None = None) -> Any:
         """Return the value on these roots. Parts without an expression, and values from `scope`, are shared,
         not copied: do not change them. Raises EvaluationError, whose `path` is the place in the template."""
-        return self.value if self._build is None else self._build(_Budget(scope, status))
+        build = self._build
+        if isinstance(build, _Reading):
+            made = build.read(scope)
+            if made is not None:
+                return made
+        return self.value if build is None else build(_Budget(scope, status))
 
 
 def compile_template(
@@ -141,11 +148,15 @@ class _Compiler:
         if isinstance(value, Mapping):
             mapping = cast("Mapping[str, Any]", value)
             members: dict[str, Build] = {}
+            first = len(self.expressions)
             for name, member in mapping.items():
                 build = self.compile(member, f"{path}/{_escape(name)}", depth + 1)
                 if build is not None:
                     members[name] = build
-            return _object(mapping, members) if members else None
+            if not members:
+                return None
+            reads = _plain_reads(members, path, self.expressions[first:])
+            return _object(mapping, members) if reads is None else _Reading(mapping, reads)
         array = cast("list[Any]", value)
         elements: dict[int, Build] = {}
         for index, element in enumerate(array):
@@ -209,6 +220,62 @@ def _object(mapping: Mapping[str, Any], members: dict[str, Build]) -> Build:
     return build
 
 
+_Reads = tuple[tuple[str, str, tuple[str, ...], str, Expression], ...]
+"""Of members: the name, the root and the names below it that it reads, its place and its expression."""
+
+
+def _plain_reads(members: Mapping[str, Build], path: str, placed: list[Placed]) -> _Reads | None:
+    """Return what the members of a mapping read if each is one path of names, and they are few."""
+    if len(placed) != len(members) or len(members) > _MAX_READS:
+        return None
+    reads: list[tuple[str, str, tuple[str, ...], str, Expression]] = []
+    for (name, build), (at, _, expression) in zip(members.items(), placed, strict=True):
+        names = expression.names
+        if names is None or getattr(build, "__name__", "") != "value_of" or at != f"{path}/{_escape(name)}":
+            return None
+        reads.append((name, names[0], names[1:], at, expression))
+    return tuple(reads)
+
+
+class _Reading:
+    """Builds a mapping of which each member is one path of names. Small values are read without a budget,
+    which counts all others."""
+
+    __slots__ = ("_mapping", "_reads")
+
+    __name__ = "reading"
+
+    def __init__(self, mapping: Mapping[str, Any], reads: _Reads) -> None:
+        self._mapping = mapping
+        self._reads = reads
+
+    def __call__(self, budget: _Budget) -> Any:
+        made = dict(self._mapping)
+        for name, _, _, at, expression in self._reads:
+            made[name] = _value_of(expression, at)(budget)
+        return made
+
+    def read(self, scope: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the mapping; None if a value is not small."""
+        made = dict(self._mapping)
+        for name, root, names, _, _ in self._reads:
+            value: Any = scope.get(root)
+            for member in names:
+                if value.__class__ is not dict:
+                    return None
+                value = value.get(member)
+            kind = value.__class__
+            if not (
+                (kind is int and -SMALL_INT < value < SMALL_INT)
+                or kind is bool
+                or value is None
+                or (kind is str and len(value) < _SMALL_TEXT and value.isascii())
+            ):
+                return None
+            made[name] = value
+        return made
+
+
 def _array(array: list[Any], elements: dict[int, Build]) -> Build:
     def build(budget: _Budget) -> Any:
         made = list(array)
@@ -220,7 +287,7 @@ def _array(array: list[Any], elements: dict[int, Build]) -> Build:
 
 
 def _value_of(expression: Expression, path: str) -> Build:
-    def build(budget: _Budget) -> Any:
+    def value_of(budget: _Budget) -> Any:
         value = budget.evaluate(path, expression)
         if value.__class__ is int and -SMALL_INT < value < SMALL_INT and budget.size > _INT_SIZE:
             budget.size -= len(str(value))
@@ -231,7 +298,7 @@ def _value_of(expression: Expression, path: str) -> Build:
             raise EvaluationError(fault.reason, fault.message, 0, expression.source, path) from None
         return value
 
-    return build
+    return value_of
 
 
 def _text_of(pieces: list[str | Expression], path: str) -> Build:
