@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from agentflow.definition.expressions import nodes
 from agentflow.definition.expressions.compiler import compile_node
@@ -72,18 +72,6 @@ class Expression:
         if isinstance(self.tree, nodes.Path) and isinstance(self.tree.base, str):
             return next(reference for reference in self.references if reference.whole)
         return None
-
-    @property
-    def literal_type(self) -> Literal["null", "boolean", "number", "string"] | None:
-        """The type of the literal that the whole expression is, or None if it is none."""
-        if not isinstance(self.tree, nodes.Lit):
-            return None
-        value = self.tree.value
-        if value is None:
-            return "null"
-        if isinstance(value, bool):
-            return "boolean"
-        return "string" if isinstance(value, str) else "number"
 
     def evaluate(self, scope: Mapping[str, Any], status: StatusView | None = None) -> Any:
         """Return the value on these roots; a root that is absent is null. Values are shared with `scope`, not
