@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A call that the model asks for. `id` is the runtime's own (`call_` + ULID), stable over attempts;
     `provider_id` is the provider's, echoed back to it. `arguments` is the text the model wrote."""
 
@@ -79,7 +79,7 @@ class ToolSchema(msgspec.Struct, frozen=True, kw_only=True):
     input_schema: dict[str, Any]
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Tokens and calls that were paid for. `cost_usd` is null when a price is unknown.
 
     `estimated` is true if any part is the upper bound of what a call may have used, because the provider
@@ -138,7 +138,7 @@ def dollars_for(
 
 def add_tool_call(usage: Usage) -> Usage:
     """Return the usage with one more call of a function, which itself costs nothing."""
-    if usage is NO_USAGE or usage == NO_USAGE:
+    if usage is NO_USAGE or (not usage.tool_calls and usage == NO_USAGE):
         return _ONE_TOOL_CALL
     return msgspec.structs.replace(usage, tool_calls=usage.tool_calls + 1)
 

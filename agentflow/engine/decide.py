@@ -366,7 +366,7 @@ def _started(state: RunState, activation: Activation, prepared: Prepared) -> Any
 def _waiting(state: RunState, now: int, found: Found, *, begins: bool = True) -> Decisions:
     """Say that the run waits when nothing runs and only a person, a timer or a signal can move it on. Not
     `begins`: what is queued will not be dispatched any more."""
-    if state.status != "running" or state.running or state.calls or state.mail.open:
+    if state.status != "running" or state.running or state.calls or state.mail.is_at_work:
         return []
     if "asked" in found.values():
         return []

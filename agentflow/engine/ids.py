@@ -26,7 +26,11 @@ def derive(prefix: str, now: int, *parts: object) -> str:
     if known != ms:
         head = _ten(ms)
         _last_time = (ms, head)
-    n = int.from_bytes(blake2b("\x1f".join(map(str, parts)).encode(), digest_size=10).digest(), "big")
+    try:
+        text: str = "\x1f".join(parts)  # type: ignore[arg-type]  # most parts are texts
+    except TypeError:
+        text = "\x1f".join(map(str, parts))
+    n = int.from_bytes(blake2b(text.encode(), digest_size=10).digest(), "big")
     p = _PAIRS
     # Written out, and by 20 bits: ids are made for every call, and small integers are quick.
     a, b, c, d = n >> 60, n >> 40 & 0xFFFFF, n >> 20 & 0xFFFFF, n & 0xFFFFF

@@ -249,6 +249,7 @@ def _outermost(state: RunState) -> list[Activation]:
 
 
 def _innermost_first(state: RunState) -> list[Activation]:
+    """Return what is open or asks for consent, inner activations before the one that opened them."""
     found = [*state.open.values(), *state.awaiting_approval.values()]
     return sorted(found, key=_depth, reverse=True)
 

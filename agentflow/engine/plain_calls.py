@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 
 from agentflow.definition.conversation import ToolCall
-from agentflow.definition.failure import ErrorInfo
+from agentflow.definition.expressions import EvaluationError
 from agentflow.engine.agents.progress import ToolRecord
 from agentflow.engine.arrivals import leave, route
-from agentflow.engine.decisions import elapsed_ms, idempotency_key, size_of
+from agentflow.engine.decisions import size_of
 from agentflow.engine.effects import Effect, Release, StartCall
 from agentflow.engine.folds.common import use_tool
 from agentflow.engine.folds.steps import show
@@ -119,7 +119,7 @@ def _end(
         visit=activation.visit,
         clock=activation.clock,
         superstep=activation.superstep or UNSET,
-        duration_ms=elapsed_ms(activation.started, now),
+        duration_ms=max(0, now - activation.started) // 1000,
         output=output,
         output_size=size,
     )
@@ -180,59 +180,69 @@ def _begin(state: RunState, now: int, events: list[ev.RunEvent], effects: list[E
     node, path = activation.node, activation.path
     if not node.plain_call or path.opener is not None or state.clock >= state.graph.max_steps:
         return False
-    tools = state.bindings.of(node.id).tools
-    info = next(iter(tools.values()), None)
-    if info is None or not info.self_checked or info.needs_approval:
+    binding = state.bindings.steps.get(node.id)
+    if binding is None or not binding.tools or activation.snapshot is not None:
         return False
-    prepared = node.kind.prepare(state, activation)
-    if isinstance(prepared, ErrorInfo) or prepared.input.__class__ is not dict:
+    name, info = next(iter(binding.tools.items()))
+    if not info.self_checked or info.needs_approval:
         return False
-    input = prepared.input
-    taken, offset = activation.taken, state.next_offset
-    call_id = derive("call_", now, state.workflow_id, activation.key)
-    name = next(iter(tools))
-    events += (
-        ev.WorkflowStepStarted(
-            step_id=node.id,
-            iteration=None,
-            activation=activation.base_key,
-            step_index=node.index,
-            attempt=activation.attempt,
-            path="",
-            visit=activation.visit,
-            clock=state.clock,
-            superstep=activation.superstep or UNSET,
-            kind=node.kind.name,
-            input=input,
-            depends_on=node.dependencies or UNSET,
-            sources=UNSET if taken is None else taken.sources or UNSET,
-            missing=UNSET if taken is None else taken.missing or UNSET,
-        ),
-        ev.ToolCallStarted(
-            step_id=node.id,
-            iteration=None,
-            activation=activation.base_key,
-            tool_call_id=call_id,
-            tool_name=name,
-            service=info.service,
-            parameters=input,
-            agent_name=None,
-            side_effect=info.side_effect,
-            idempotency_key=idempotency_key(state, activation, call_id),
-        ),
+    template, input = node.program, activation.input
+    if template is not None:
+        if node.rare_roots or path.item_path is not None:
+            scope = state.scope(activation)
+        else:
+            frame, given = path.frame, path.input
+            scope = {"steps": frame.steps, "nodes": frame.nodes, "inputs": given, "input": given}
+        try:
+            input = template.evaluate(scope)
+        except EvaluationError:
+            return False
+    if input.__class__ is not dict:
+        return False
+    key, place = activation.key, path.nodes[node.id]
+    taken, offset, visit, attempt = activation.taken, state.next_offset, activation.visit, activation.attempt
+    run_id, clock = state.workflow_id, state.clock
+    call_id = derive("call_", now, run_id, key)
+    started = ev.WorkflowStepStarted(
+        step_id=node.id,
+        iteration=None,
+        activation=key,
+        step_index=node.index,
+        attempt=attempt,
+        path="",
+        visit=visit,
+        clock=clock,
+        superstep=activation.superstep or UNSET,
+        kind=node.kind.name,
+        input=input,
+        depends_on=node.dependencies or UNSET,
+        sources=UNSET if taken is None else taken.sources or UNSET,
+        missing=UNSET if taken is None else taken.missing or UNSET,
     )
-    place = path.nodes[node.id]
+    called = ev.ToolCallStarted(
+        step_id=node.id,
+        iteration=None,
+        activation=key,
+        tool_call_id=call_id,
+        tool_name=name,
+        service=info.service,
+        parameters=input,
+        agent_name=None,
+        side_effect=info.side_effect,
+        idempotency_key=f"{run_id}/{node.id}//{call_id}",
+    )
+    events += (started, called)
     state.ready.remove(activation, place)
     path.steps += 1
-    if place.visits <= activation.visit:
-        place.visits = activation.visit + 1
-    place.attempt, place.next_attempt, place.status = activation.attempt, 1, "running"
+    if place.visits <= visit:
+        place.visits = visit + 1
+    place.attempt, place.next_attempt, place.status = attempt, 1, "running"
     activation.status, activation.phase, activation.input = "running", "open", input
     activation.started = activation.attempt_started = now
     activation.first_offset, activation.touched = offset, offset + 1
-    activation.clock = state.clock
-    state.clock += 1
-    state.open[activation.key] = activation
+    activation.clock = clock
+    state.clock = clock + 1
+    state.open[key] = activation
     state.ready.last_slot = node.index
     activation.has_slot = True
     state.running += 1
@@ -242,7 +252,7 @@ def _begin(state: RunState, now: int, events: list[ev.RunEvent], effects: list[E
     activation.tool_calls += 1
     activation.due_at = None
     use_tool(state, activation)
-    if not info.safe:
+    if not record.safe:
         activation.unsafe = True
     state.calls[call_id] = OpenCall("tool", call_id, activation, offset + 1)
     state.next_offset = offset + 2

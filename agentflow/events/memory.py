@@ -117,27 +117,34 @@ class _Run:
             self._parent = parent_of(self.events[0].text)
         return self._parent
 
-    def continues_with(self, batch: Append) -> bool:
+    def continues_with(self, batch: Append, events: UnsealedBatch) -> bool:
         """Return whether a batch that is not encoded yet is the next of the run: `refusal` has no answer to
         it. Other batches are checked by the rule."""
-        events = batch.events
         return (
-            isinstance(events, UnsealedBatch)
-            and batch.run is None
+            batch.run is None
             and events.first == batch.expected == self.last + 1
             and batch.epoch == self.epoch
             and not self.ended
-            and bool(events)
+            and events.length > 0
         )
+
+    def take_late(self, events: UnsealedBatch, batch: Append) -> None:
+        """Append a batch that is encoded when it is first read."""
+        self._late.append(events)
+        self.updated_at = events.ts
+        self.last += events.length
+        state = state_after(batch, self.state)
+        if state != self.state:
+            self.state = state
+            self.ended = state in ENDED
 
     def extend(self, batch: Append) -> None:
         events = batch.events
         if isinstance(events, UnsealedBatch):
-            self._late.append(events)
-            self.updated_at = events.ts
-        else:
-            self.events.extend(events)
-            self.updated_at = events[-1].ts
+            self.take_late(events, batch)
+            return
+        self.events.extend(events)
+        self.updated_at = events[-1].ts
         self.last += len(events)
         self.state = state_after(batch, self.state)
         self.ended = self.state in ENDED
@@ -214,8 +221,16 @@ class MemoryLog(BaseLog):
         self._fork_guard.check()
         workflow_id = batch.workflow_id
         run = self._runs.get(workflow_id)
-        if run is not None and run.continues_with(batch) and not self._closed:
-            self._take(run, batch)
+        events = batch.events
+        if (
+            events.__class__ is UnsealedBatch
+            and run is not None
+            and not self._closed
+            and run.continues_with(batch, events)
+        ):
+            run.take_late(events, batch)
+            self._all.append((self._count, workflow_id, events))
+            self._count += events.length
             return self._acknowledged()
         check_batch(batch)
         if self._closed:

@@ -58,7 +58,6 @@ class UnsealedBatch(Sequence[StoredEvent]):
     """
 
     __slots__ = (
-        "_count",
         "_data",
         "_ids",
         "_stored",
@@ -66,6 +65,7 @@ class UnsealedBatch(Sequence[StoredEvent]):
         "_workflow_id",
         "first",
         "last_type",
+        "length",
         "ts",
     )
 
@@ -79,17 +79,17 @@ class UnsealedBatch(Sequence[StoredEvent]):
         tracer: RunTracer | None = None,
     ) -> None:
         self._data = events
-        self._count = len(events)
+        self.length = len(events)
         self.last_type = type_of(events[-1]) if events else ""
         self._workflow_id = workflow_id
-        self._ids = ids.reserve(len(events))
+        self._ids = ids.reserve(self.length)
         self._taken = None if tracer is None else tracer.take_batch(first, events)
         self._stored: list[StoredEvent] | None = None
         self.first = first
         self.ts = ts
 
     def __len__(self) -> int:
-        return self._count
+        return self.length
 
     @overload
     def __getitem__(self, index: int) -> StoredEvent: ...

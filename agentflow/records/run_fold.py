@@ -17,7 +17,7 @@ from agentflow.definition.delegates import usage_of
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import Workflow, canonical_json, decode_ir
 from agentflow.definition.kinds import kind_of
-from agentflow.definition.limits import Limits, limits_of, merged
+from agentflow.definition.limits import Limits, asks_for_budget, limits_of, merged
 from agentflow.definition.node import handles_error
 from agentflow.errors import LogCorrupt
 from agentflow.events import catalogue as ev
@@ -344,7 +344,9 @@ class RunFold:
             if data.supersedes is not UNSET:
                 self._requests.pop(data.supersedes, None)
                 self._clocks.stop(f"approval {data.supersedes}")
-        if isinstance(data, ev.InputRequested) and self._asks_by_message(data.step_id):
+        if isinstance(data, ev.InputRequested) and self._asks_by_message(
+            data.step_id, data.request_type, data.request
+        ):
             if data.deadline is not UNSET:  # its activation ends, and the answer is a message
                 self._clocks.due[f"input {data.request_id}"] = micros(data.deadline)
         elif isinstance(data, ev.ApprovalRequested) and data.kind == "step" and not self._is_linked(data):
@@ -410,11 +412,9 @@ class RunFold:
     def _answered(self, data: ev.InputReceived | ev.InputCancelled, offset: int, ts: int) -> None:
         self._clocks.stop(f"input {data.request_id}")
         request = self._close_request(data.request_id, ts)
-        if request is None or request.request_type != "budget" or isinstance(data, ev.InputCancelled):
+        if request is None or isinstance(data, ev.InputCancelled) or self._is_linked(data):
             return
-        if self._is_linked(data):
-            return
-        if self._asks_by_message(request.step_id):
+        if not asks_for_budget(request.request_type, request.subject):
             return
         if data.value["choice"] != "fail":
             scope, limit = request.subject["scope"], request.subject["limit"]
@@ -425,8 +425,8 @@ class RunFold:
             else:
                 self._step_limits[scope] = raised
 
-    def _asks_by_message(self, step_id: Any) -> bool:
-        return self._steps[step_id].has_handler
+    def _asks_by_message(self, step_id: Any, request_type: Any, request: Any) -> bool:
+        return self._steps[step_id].has_handler and not asks_for_budget(request_type, request)
 
     def _plan_compiled(self, data: ev.PlanCompiled, offset: int, ts: int) -> None:
         """Take in the steps of a plan, which become known in the run."""

@@ -44,7 +44,7 @@ class Commit(Message, frozen=True, kw_only=True):
     tracer: RunTracer | None = None
     definition_hash: str | None = None
     name: str | None = None
-    labels: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    labels: dict[str, str] | None = None
 
 
 class Barrier(Message, frozen=True, kw_only=True):
@@ -169,7 +169,7 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
                 name=batch.name,
                 definition_hash=batch.definition_hash or "",
                 created_at=batch.ts,
-                labels=batch.labels,
+                labels=batch.labels or {},
                 owner=self._owner,
             )
         began = 0.0 if self._observer is None else time.perf_counter()

@@ -159,7 +159,7 @@ class ReplayCommand(ForkCommand):
         kept = {name: option for name, option in begin.options.items() if name not in ("models", "folder")}
         said = started_event(definition, Bound(), value, begin.labels, kept, [], begin.by)
         said = msgspec.structs.replace(said, budget=begin.budget, replay_of=begin.replay_of)
-        code = self._code.find(begin.definition.name, begin.ir_hash, origin.workflow_id)
+        code = self._code.of_run(origin.workflow_id, begin)
         bound, started = await self._bound(
             definition, said, problems, trusted=trusted, code=code, recorded=recorded
         )

@@ -260,6 +260,7 @@ class RunRegistry:
         except AgentflowError:
             self._queue.remove(workflow_id)
             raise
+        launch.base = []  # its events are in the log
         return launch
 
     def start_soon(self, work: Coroutine[Any, Any, None]) -> None:

@@ -167,7 +167,7 @@ class RunResults(ReplayCommand):
         return gives_outputs(await self._graph(begin.ir_hash), begin.definition)
 
     def _payloads_of(self, workflow_id: str, begin: WorkflowStarted) -> Payloads:
-        code = self._code.find(begin.definition.name, begin.ir_hash, workflow_id)
+        code = self._code.of_run(workflow_id, begin)
         return (code or NO_CALLABLES).payloads
 
     async def rest(self, workflow_id: str) -> RunResult:

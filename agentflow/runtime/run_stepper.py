@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from actors import Context
@@ -238,7 +239,6 @@ class RunStepper:
     def commit(self, first: int, events: list[ev.RunEvent], now: int, *, in_turn: bool = False) -> None:
         """Send a batch that begins at offset `first` to the log, with the effects gathered so far."""
         state, launch = self.state, self.launch
-        started = launch.started if first == 0 else None
         commit = Commit(
             workflow_id=state.workflow_id,
             epoch=launch.epoch,
@@ -247,10 +247,12 @@ class RunStepper:
             events=tuple(events),
             tracer=self.tracer,
             state=state.status,
-            name=state.name if started else None,
-            definition_hash=started.definition.hash if started else None,
-            labels=launch.labels if started else {},
         )
+        started = launch.started if first == 0 else None
+        if started is not None:
+            commit = msgspec.structs.replace(
+                commit, name=state.name, definition_hash=started.definition.hash, labels=launch.labels
+            )
         results, self._results = self._results, []
         batch = Batch(commit, self.effects, results)
         self.effects = []

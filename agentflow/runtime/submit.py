@@ -49,6 +49,7 @@ from agentflow.runtime.submission import (
     opening_events,
     started_event,
     submission_digest,
+    with_deadline,
     with_options,
 )
 from agentflow.runtime.workflow_code import CodeTable, WorkflowWithCode, encode_input
@@ -107,6 +108,9 @@ class SubmitCommand(RunResults):
         """Resolve models and functions."""
         raise NotImplementedError
 
+    async def _other_definition(self, workflow_id: str) -> str | None:
+        return self._code.other_definition(workflow_id, await self._begin(workflow_id))
+
     async def _load_aside(
         self, submission: Submission | WorkflowWithCode, input: Any
     ) -> tuple[Definition, Any, list[Diagnostic]]:
@@ -122,7 +126,7 @@ class SubmitCommand(RunResults):
 
         They take effect the next time that the run is taken up.
         """
-        known = self._code.find(None, "", workflow_id)
+        known = self._code.of_run(workflow_id)
         self._code.begin(workflow_id, code if known is None else code.injected(known) or code)
 
     def load(self, submission: Submission) -> Definition:
@@ -151,9 +155,10 @@ class SubmitCommand(RunResults):
 
         `options`: `on_failure` halt|continue|hold, `on_unknown` ask|fail, `max_parallel`,
         `concurrency_key`, `on_conflict` queue|reject|cancel_previous, `traceparent`, `tracestate`, `baggage`,
-        and those of `definition.run_options`. Of the runs of one `concurrency_key` the oldest is at work
-        until it has ended; the others stay pending, are rejected, or cancel those before them. Submitted
-        inside an active span of the application, or inside a call of another run, the run is a part of that
+        and those of `definition.run_options`, among them `deadline`, a duration as "90s", and `retry`. Of
+        the runs of one `concurrency_key` the oldest is at work until it has ended; the others stay pending,
+        are rejected, or cancel those before them. Submitted inside an active span of the application, or
+        inside a call of another run, the run is a part of that
         trace unless `traceparent` is given, or None. `budget`: limits beside those
         of the document. `input_from` {workflow_id,
         step_id?, as?}: the output of another run, or of one of its steps, as the input, or as the named one
@@ -177,7 +182,8 @@ class SubmitCommand(RunResults):
         given = dict(options or {})
         if "traceparent" not in given:
             given |= submitter_options()
-        kept, limits = checked_options(given), checked_budget(budget)
+        kept = checked_options(given)
+        limits = with_deadline(checked_budget(budget), kept)
         if not trusted:
             kept["trusted"] = False
         if input_from is not None:

@@ -136,6 +136,13 @@ def _told(name: str, error: BaseException) -> str:
 
 def _convert(tool: PythonTool, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments in the annotated types, without those that were left out."""
+    scalars = tool.scalars
+    if scalars is not None and len(scalars) == len(arguments):
+        for name, value in arguments.items():
+            if value.__class__ is not scalars.get(name):
+                break
+        else:
+            return arguments.copy()
     try:
         try:
             converted = _decoded(arguments, tool)

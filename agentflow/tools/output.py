@@ -96,6 +96,9 @@ def to_json(result: Any) -> tuple[Any, int]:
     in bytes of compact JSON. Structs, dataclasses, models of pydantic, enums, dates, paths, sets, bytes
     (base64) and the like are converted, and nothing is shared with the function. Raises Unwritable, also for
     NaN and infinities."""
+    small = _small_json(result)
+    if small is not None:
+        return small
     try:
         value = msgspec.to_builtins(result, str_keys=True, enc_hook=_encode_other)
         encoded = msgspec.json.encode(value)
@@ -112,6 +115,23 @@ def to_json(result: Any) -> tuple[Any, int]:
                 raise Unwritable(path, f"{leaf} is no JSON number")
     # Read back, so that a caller sees the very value that an event will hold (a tuple is a list there).
     return msgspec.json.decode(encoded), len(encoded)
+
+
+def _small_json(result: Any) -> tuple[Any, int] | None:
+    """Return the same as `to_json` for a small object of whole numbers and texts, None for all else."""
+    if result.__class__ is not dict or len(result) > _MAX_SMALL:
+        return None
+    for key, value in result.items():
+        if key.__class__ is not str or value.__class__ not in _SCALARS:
+            return None
+    try:
+        return result.copy(), len(msgspec.json.encode(result))
+    except (TypeError, ValueError, OverflowError):
+        return None  # `to_json` says why
+
+
+_MAX_SMALL = 32
+_SCALARS = frozenset({str, int, bool, type(None)})
 
 
 def _encode_other(value: Any) -> Any:

@@ -236,10 +236,22 @@ class PythonTool(Tool):
     is_async: bool
     accepts_ctx: bool
     arguments: type[Any]
+    scalars: dict[str, type[Any]] | None = field(init=False)
+    """Types of the arguments if all are required, and scalars that need no conversion; else None."""
+
+    def __post_init__(self) -> None:
+        Tool.__post_init__(self)
+        object.__setattr__(self, "scalars", _scalars(self.arguments))
 
     @property
     def self_checked(self) -> bool:
         return True
+
+
+def _scalars(arguments: type[Any]) -> dict[str, type[Any]] | None:
+    fields = msgspec.structs.fields(arguments)
+    plain = all(f.required and f.encode_name == f.name and f.type in (bool, int, str) for f in fields)
+    return {f.name: f.type for f in fields} if plain else None
 
 
 def settled(

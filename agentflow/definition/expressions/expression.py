@@ -73,6 +73,15 @@ class Expression:
             return next(reference for reference in self.references if reference.whole)
         return None
 
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The root and the names of members below it if the whole expression is such a path, else None."""
+        tree = self.tree
+        if not isinstance(tree, nodes.Path) or not isinstance(tree.base, str):
+            return None
+        members = tuple(s.name for s in tree.segments if isinstance(s, nodes.Member))
+        return (tree.base, *members) if len(members) == len(tree.segments) else None
+
     def evaluate(self, scope: Mapping[str, Any], status: StatusView | None = None) -> Any:
         """Return the value on these roots; a root that is absent is null. Values are shared with `scope`, not
         copied. `status` answers success(), failure() and cancelled().

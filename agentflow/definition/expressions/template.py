@@ -28,6 +28,8 @@ _MAX_DEPTH: Final = 128
 _INT_SIZE: Final = 32  # bytes that no small integer has
 _MAX_ERRORS: Final = 200  # as many as a document reports
 _SPACES: Final = " \t\r\n"
+_MAX_READS: Final = 64
+_SMALL_TEXT: Final = 10_000  # 64 of them are far below what a template may make
 _LITERAL_BRACES: Final = "${{ '{{' }}"
 
 
@@ -74,10 +76,15 @@ class Template:
         self.value = value
         self.expressions = expressions
         self._build = build
+        self._read = build.read if isinstance(build, _Reading) else None
 
     def evaluate(self, scope: Mapping[str, Any], status: StatusView | None = None) -> Any:
         """Return the value on these roots. Parts without an expression, and values from `scope`, are shared,
         not copied: do not change them. Raises EvaluationError, whose `path` is the place in the template."""
+        if self._read is not None:
+            made = self._read(scope)
+            if made is not None:
+                return made
         return self.value if self._build is None else self._build(_Budget(scope, status))
 
 
@@ -136,11 +143,16 @@ class _Compiler:
         if isinstance(value, Mapping):
             mapping = cast("Mapping[str, Any]", value)
             members: dict[str, Build] = {}
+            first = len(self.expressions)
             for name, member in mapping.items():
                 build = self.compile(member, f"{path}/{_escape(name)}", depth + 1)
                 if build is not None:
                     members[name] = build
-            return _object(mapping, members) if members else None
+            if not members:
+                return None
+            build = _object(mapping, members)
+            reads = _plain_reads(members, path, self.expressions[first:])
+            return build if reads is None else _Reading(dict(mapping), reads, build)
         array = cast("list[Any]", value)
         elements: dict[int, Build] = {}
         for index, element in enumerate(array):
@@ -204,6 +216,57 @@ def _object(mapping: Mapping[str, Any], members: dict[str, Build]) -> Build:
     return build
 
 
+_Reads = tuple[tuple[str, str, tuple[str, ...]], ...]
+"""Names of members, and the root and the members below it that each reads."""
+
+
+def _plain_reads(members: Mapping[str, Build], path: str, placed: list[Placed]) -> _Reads | None:
+    """Return what the members of a mapping read if each is one path of names, and they are few."""
+    if len(placed) != len(members) or len(members) > _MAX_READS:
+        return None
+    reads: list[tuple[str, str, tuple[str, ...]]] = []
+    for (name, build), (at, _, expression) in zip(members.items(), placed, strict=True):
+        names = expression.names
+        if names is None or build.__name__ != "value_of" or at != f"{path}/{_escape(name)}":
+            return None
+        reads.append((name, names[0], names[1:]))
+    return tuple(reads)
+
+
+class _Reading:
+    """Builds a mapping of which each member is one path of names: small values are read here, and `build`
+    does all else, such as to judge the size of a value."""
+
+    __slots__ = ("_build", "_mapping", "_reads")
+
+    def __init__(self, mapping: dict[str, Any], reads: _Reads, build: Build) -> None:
+        self._mapping = mapping
+        self._reads = reads
+        self._build = build
+
+    def __call__(self, budget: _Budget) -> Any:
+        made = self.read(budget.scope)
+        return self._build(budget) if made is None else made
+
+    def read(self, scope: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the mapping; None if a value is not small."""
+        made = self._mapping.copy()
+        for name, root, names in self._reads:
+            value = scope.get(root)
+            for member in names:
+                if value.__class__ is not dict:
+                    return None
+                value = value.get(member)
+            kind = value.__class__
+            if (kind is int and -SMALL_INT < value < SMALL_INT) or kind is bool or value is None:
+                made[name] = value
+            elif kind is str and len(value) < _SMALL_TEXT and value.isascii():
+                made[name] = value
+            else:
+                return None
+        return made
+
+
 def _array(array: list[Any], elements: dict[int, Build]) -> Build:
     def build(budget: _Budget) -> Any:
         made = list(array)
@@ -215,7 +278,7 @@ def _array(array: list[Any], elements: dict[int, Build]) -> Build:
 
 
 def _value_of(expression: Expression, path: str) -> Build:
-    def build(budget: _Budget) -> Any:
+    def value_of(budget: _Budget) -> Any:
         value = budget.evaluate(path, expression)
         if value.__class__ is int and -SMALL_INT < value < SMALL_INT and budget.size > _INT_SIZE:
             budget.size -= len(str(value))
@@ -226,7 +289,7 @@ def _value_of(expression: Expression, path: str) -> Build:
             raise EvaluationError(fault.reason, fault.message, 0, expression.source, path) from None
         return value
 
-    return build
+    return value_of
 
 
 def _text_of(pieces: list[str | Expression], path: str) -> Build:

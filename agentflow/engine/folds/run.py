@@ -22,6 +22,7 @@ __all__ = ["FOLDS"]
 def _started(state: RunState, data: ev.WorkflowStarted, offset: int, ts: int) -> None:
     state.begin = data
     state.input = data.input
+    state.definition_hash = data.definition.hash
     if data.definition.format == "pipeline":
         state.pipeline = PipelineState(state.graph.workflow.metadata.get(PIPELINE) or {}, data.input)
     state.started_at = ts
@@ -67,6 +68,8 @@ def _paused(state: RunState, data: ev.WorkflowPaused, offset: int, ts: int) -> N
 
 def _resumed(state: RunState, data: ev.WorkflowResumed, offset: int, ts: int) -> None:
     state.status, state.pause, state.draining = "running", None, False
+    if data.definition_hash is not UNSET:
+        state.definition_hash = data.definition_hash
     if data.budget is not UNSET:
         state.budget = {**state.budget, **limits_of(data.budget)}
         steps: dict[str, Any] = data.budget.get("steps") or {}

@@ -13,15 +13,19 @@ from msgspec import UNSET, UnsetType
 __all__ = ["Reference", "RunEvent", "ScopedEvent", "StepEvent"]
 
 
-class Reference(msgspec.Struct, frozen=True, kw_only=True):
+class Reference(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An event of another run: where a result came from."""
 
     workflow_id: str
     offset: int
 
 
-class RunEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Data of an event of a run. Every class of the catalogue names its type."""
+class RunEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Data of an event of a run. Every class of the catalogue names its type.
+
+    It holds what JSON holds, which has no cycles: the garbage collector passes these objects by, in logs of
+    100,000 events and at each step.
+    """
 
     EVENT_TYPE: ClassVar[str] = ""
 

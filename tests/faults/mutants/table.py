@@ -191,7 +191,7 @@ POLICIES = {
     ),
     "a barrier does not wait for handlers": _of(
         "engine/policies.py",
-        "if state.running or state.calls or mail.open:",
+        "if state.running or state.calls or mail.is_at_work:",
         "if state.running or state.calls:",
     ),
     "messages of a barrier come as they were sent": _of(
