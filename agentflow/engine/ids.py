@@ -8,6 +8,7 @@ crash between the decision and its append.
 from __future__ import annotations
 
 from hashlib import blake2b
+from typing import Any
 
 __all__ = ["derive", "named"]
 
@@ -26,8 +27,9 @@ def derive(prefix: str, now: int, *parts: object) -> str:
     if known != ms:
         head = _ten(ms)
         _last_time = (ms, head)
+    texts: Any = parts
     try:
-        text: str = "\x1f".join(parts)  # type: ignore[arg-type]  # most parts are texts
+        text = "\x1f".join(texts)  # most parts are texts
     except TypeError:
         text = "\x1f".join(map(str, parts))
     n = int.from_bytes(blake2b(text.encode(), digest_size=10).digest(), "big")

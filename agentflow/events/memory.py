@@ -223,7 +223,7 @@ class MemoryLog(BaseLog):
         run = self._runs.get(workflow_id)
         events = batch.events
         if (
-            events.__class__ is UnsealedBatch
+            isinstance(events, UnsealedBatch)
             and run is not None
             and not self._closed
             and run.continues_with(batch, events)

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-import msgspec
-
 from actors import Actor, Ref, on
 from agentflow.errors import AgentflowError, CommitUnknown, StorageUnavailable, StoreError
 from agentflow.events.catalogue import RunEvent

@@ -76,16 +76,16 @@ class Template:
         self.value = value
         self.expressions = expressions
         self._build = build
-        self._read = build.read if isinstance(build, _Reading) else None
 
     def evaluate(self, scope: Mapping[str, Any], status: StatusView | None = None) -> Any:
         """Return the value on these roots. Parts without an expression, and values from `scope`, are shared,
         not copied: do not change them. Raises EvaluationError, whose `path` is the place in the template."""
-        if self._read is not None:
-            made = self._read(scope)
+        build = self._build
+        if isinstance(build, _Reading):
+            made = build.read(scope)
             if made is not None:
                 return made
-        return self.value if self._build is None else self._build(_Budget(scope, status))
+        return self.value if build is None else build(_Budget(scope, status))
 
 
 def compile_template(
@@ -150,9 +150,8 @@ class _Compiler:
                     members[name] = build
             if not members:
                 return None
-            build = _object(mapping, members)
             reads = _plain_reads(members, path, self.expressions[first:])
-            return build if reads is None else _Reading(dict(mapping), reads, build)
+            return _object(mapping, members) if reads is None else _Reading(mapping, reads)
         array = cast("list[Any]", value)
         elements: dict[int, Build] = {}
         for index, element in enumerate(array):
@@ -216,54 +215,59 @@ def _object(mapping: Mapping[str, Any], members: dict[str, Build]) -> Build:
     return build
 
 
-_Reads = tuple[tuple[str, str, tuple[str, ...]], ...]
-"""Names of members, and the root and the members below it that each reads."""
+_Reads = tuple[tuple[str, str, tuple[str, ...], str, Expression], ...]
+"""Of members: the name, the root and the names below it that it reads, its place and its expression."""
 
 
 def _plain_reads(members: Mapping[str, Build], path: str, placed: list[Placed]) -> _Reads | None:
     """Return what the members of a mapping read if each is one path of names, and they are few."""
     if len(placed) != len(members) or len(members) > _MAX_READS:
         return None
-    reads: list[tuple[str, str, tuple[str, ...]]] = []
+    reads: list[tuple[str, str, tuple[str, ...], str, Expression]] = []
     for (name, build), (at, _, expression) in zip(members.items(), placed, strict=True):
         names = expression.names
-        if names is None or build.__name__ != "value_of" or at != f"{path}/{_escape(name)}":
+        if names is None or getattr(build, "__name__", "") != "value_of" or at != f"{path}/{_escape(name)}":
             return None
-        reads.append((name, names[0], names[1:]))
+        reads.append((name, names[0], names[1:], at, expression))
     return tuple(reads)
 
 
 class _Reading:
-    """Builds a mapping of which each member is one path of names: small values are read here, and `build`
-    does all else, such as to judge the size of a value."""
+    """Builds a mapping of which each member is one path of names. Small values are read without a budget,
+    which counts all others."""
 
-    __slots__ = ("_build", "_mapping", "_reads")
+    __slots__ = ("_mapping", "_reads")
 
-    def __init__(self, mapping: dict[str, Any], reads: _Reads, build: Build) -> None:
+    __name__ = "reading"
+
+    def __init__(self, mapping: Mapping[str, Any], reads: _Reads) -> None:
         self._mapping = mapping
         self._reads = reads
-        self._build = build
 
     def __call__(self, budget: _Budget) -> Any:
-        made = self.read(budget.scope)
-        return self._build(budget) if made is None else made
+        made = dict(self._mapping)
+        for name, _, _, at, expression in self._reads:
+            made[name] = _value_of(expression, at)(budget)
+        return made
 
     def read(self, scope: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the mapping; None if a value is not small."""
-        made = self._mapping.copy()
-        for name, root, names in self._reads:
-            value = scope.get(root)
+        made = dict(self._mapping)
+        for name, root, names, _, _ in self._reads:
+            value: Any = scope.get(root)
             for member in names:
                 if value.__class__ is not dict:
                     return None
                 value = value.get(member)
             kind = value.__class__
-            if (kind is int and -SMALL_INT < value < SMALL_INT) or kind is bool or value is None:
-                made[name] = value
-            elif kind is str and len(value) < _SMALL_TEXT and value.isascii():
-                made[name] = value
-            else:
+            if not (
+                (kind is int and -SMALL_INT < value < SMALL_INT)
+                or kind is bool
+                or value is None
+                or (kind is str and len(value) < _SMALL_TEXT and value.isascii())
+            ):
                 return None
+            made[name] = value
         return made
 
 
