@@ -1,7 +1,7 @@
 """A process with one run for each durable wait of page 003 §4, which prints their events as they are durable.
 
-`begin STORE` begins the runs and follows them; `end STORE` takes them up, answers and signals, follows them to
-their ends, and prints how many events of each type they have.
+`begin STORE` begins the runs and follows them; `end STORE` takes them up, answers and signals, follows them
+to their ends, and prints how many events of each type they have.
 """
 
 from __future__ import annotations
