@@ -114,6 +114,7 @@ if TYPE_CHECKING:
     )
     from agentflow.runtime import RunHandle, RunRecord, RunResult, Runtime
     from agentflow.runtime.graph_calls import WorkflowService
+    from agentflow.runtime.listeners import Listener
     from agentflow.tools import Service, ToolContext, function
     from agentflow.tools.tool_executor import ToolExecutor, ToolNotFound, ToolRequest
 
@@ -149,6 +150,7 @@ __all__ = [
     "InvalidEdit",
     "InvalidOptions",
     "InvalidOutput",
+    "Listener",
     "LlmExecutor",
     "LlmRequest",
     "LlmResponse",
@@ -260,6 +262,7 @@ _HOMES = {
     "LlmRequest": "models.llm_executor",
     "LlmResponse": "models.llm_executor",
     "MagenticBuilder": "graphs.teams",
+    "Listener": "runtime.listeners",
     "Message": "graphs",
     "ModelAnswer": "executors",
     "Never": "executors",

@@ -12,6 +12,8 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 __all__ = ["PrivateAddress", "check_host", "is_public"]
 
 _NAT64 = IPv6Network("64:ff9b::/96")
+_GLOBAL_UNICAST = IPv6Network("2000::/3")
+"""All that IANA has given out. `is_global` is true of more, such as fec0::/10, which was local to a site."""
 
 
 class PrivateAddress(Exception):
@@ -28,6 +30,8 @@ def is_public(address: str) -> bool:
             return False
         if ip.ipv4_mapped is not None or ip in _NAT64:
             return True
+        if ip not in _GLOBAL_UNICAST:
+            return False
     return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified)
 
 

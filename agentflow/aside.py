@@ -16,11 +16,12 @@ from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-__all__ = ["compute_aside", "import_aside", "is_small"]
+__all__ = ["compute_aside", "free_in_slices", "import_aside", "is_small"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_FREED_AT_ONCE: Final = 500
 _SMALL_NODES: Final = 2_000
 _SMALL_CHARACTERS: Final = 64 * 1024
 
@@ -48,6 +49,16 @@ async def compute_aside(function: Callable[P, T], *args: P.args, **kwargs: P.kwa
         return await asyncio.shield(done)
     finally:
         del done  # its exception refers to this frame: a cycle that only the garbage collector would free
+
+
+def free_in_slices(items: list[Any]) -> None:
+    """Empty a list that holds the last references to its items; for `compute_aside`.
+
+    The interpreter is kept while a list is freed: 60 ms for 100,000 decoded events. Here it may be left after
+    each 500.
+    """
+    while items:
+        del items[-_FREED_AT_ONCE:]
 
 
 async def import_aside(*names: str) -> None:

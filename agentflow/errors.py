@@ -442,7 +442,8 @@ class WorkflowFailed(AgentflowError):
         self.error = None if result is None else result.error
         self.failed_steps = () if result is None else result.failed_steps
         hint = f"`agentflow show {self.workflow_id}` says more" if self.workflow_id else None
-        super().__init__(message, hint=hint)
+        fix = None if self.error is None else (self.error.details or {}).get("hint")
+        super().__init__(message, hint=hint if not isinstance(fix, str) else f"{fix}; {hint}")
 
 
 class ExecutorFailed(WorkflowFailed):

@@ -288,9 +288,13 @@ def fork(
     edits = parse_edits(given)
     other: dict[str, Any] = {}
     if definition is not None:
-        from agentflow.cli.python_workflows import load_subject
+        from dataclasses import replace
+
+        from agentflow.cli.python_workflows import is_python_workflow, load_subject
 
         other["definition"] = load_subject(definition)
+        if is_python_workflow(definition) and where.daemon() is None:
+            where = replace(where, load=(*where.load, definition))  # hints name it
 
     async def act(target: Target) -> str:
         return await target.tell(

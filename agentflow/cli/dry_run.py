@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from agentflow.definition.diagnostics import Diagnostic
     from agentflow.definition.loader import Definition
     from agentflow.graphs import Workflow
-    from agentflow.runtime.binding import Bound
+    from agentflow.runtime.bound import Bound
 
 __all__ = ["bind_here", "check_run"]
 

@@ -93,8 +93,9 @@ _EXITS: tuple[tuple[type[AgentflowError], Exit], ...] = (
     (ConfigurationError, Exit.CONFIGURATION),
 )
 
-# Errors that only the daemon gives, by their code: its client is imported only where it is needed.
-_DAEMON = {
+# Errors of the daemon and of parts that are imported only where they are needed, by their code.
+_BY_CODE = {
+    "message_length": Exit.USAGE,
     "unreachable": Exit.UNREACHABLE,
     "draining": Exit.UNREACHABLE,
     "too_many_streams": Exit.UNREACHABLE,
@@ -188,7 +189,7 @@ def report(error: Exception, *, debug: bool = False) -> Exit:
         if isinstance(error, CommandRefused) and error.code in _REFUSED:
             return _REFUSED[error.code]
         known = next((exit for kind, exit in _EXITS if isinstance(error, kind)), None)
-        return known or _DAEMON.get(error.code, Exit.FAILED)
+        return known or _BY_CODE.get(error.code, Exit.FAILED)
     if isinstance(error, click.ClickException):
         say(error_line("usage", error.format_message()))
         return Exit.USAGE

@@ -74,6 +74,7 @@ class Follower:
         self._questions: list[RequestRecord] = []
         self._children: list[RunReport] = []
         self._is_request = False
+        self._compact: dict[str, Any] | None = None  # what a program gets of a request
 
     async def follow(self, target: Target, run_id: str, workflow: Workflow, *, since: int = -1) -> None:
         """Show the run until it rests or the user leaves; on a terminal, ask for what it waits for.
@@ -95,8 +96,10 @@ class Follower:
                     self._questions = await target.reader.requests(run_id)
                     self._children = await child_reports(target, progress, self._where)
                 if not (self._may_ask and await self._decide(progress, self._result.state)):
-                    return
+                    break
                 self._result = None  # it has gone on
+            if self._is_request and not self._as_json and not sys.stdout.isatty():
+                self._compact = await self._interrupts.guard(target.reader.compact(run_id))
         except Interrupted:
             if target.parks:
                 say(f"parking {run_id}: work in flight is given a moment; Ctrl-C again stops at once")
@@ -235,7 +238,9 @@ class Follower:
         reasons = report.reasons()
         if reasons and not (self._is_quiet and completed):
             say(reasons)
-        if completed and not self._as_json:
+        if self._compact is not None:
+            emit_json(self._compact)
+        elif completed and not self._as_json:
             emit_value(result.output["final_output"] if self._is_request else result.output)
 
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from agentflow.definition.loader import Definition
     from agentflow.graphs import Agent, Workflow
     from agentflow.runtime import Runtime
+    from agentflow.runtime.listeners import Listener
+
+    Extension = Workflow | Agent | Listener | dict[str, Callable[..., Any]]
 
 __all__ = [
     "definition_of_subject",
@@ -75,8 +78,9 @@ def load_python_workflow(reference: str, *, strict: bool = False) -> Workflow:
     return workflow
 
 
-def load_extension(reference: str) -> Workflow | Agent | dict[str, Callable[..., Any]]:
-    """Import `module:attribute`: a workflow, an Agent, or worker handlers as a dict of functions by name.
+def load_extension(reference: str) -> Extension:
+    """Import `module:attribute`: a workflow, an Agent, a Listener, or worker handlers as a dict of functions
+    by name.
 
     Raises DefinitionError as `load_python_workflow` does.
     """
@@ -85,8 +89,9 @@ def load_extension(reference: str) -> Workflow | Agent | dict[str, Callable[...,
     for name in attribute.split("."):
         found = _attribute(reference, found, name)
     from agentflow.graphs import Agent
+    from agentflow.runtime.listeners import Listener
 
-    if isinstance(found, Agent):
+    if isinstance(found, Agent | Listener):
         return found
     if not isinstance(found, dict):
         return _built(reference, found)
@@ -100,12 +105,15 @@ def load_extension(reference: str) -> Workflow | Agent | dict[str, Callable[...,
     return handlers
 
 
-def register(runtime: Runtime, loaded: Iterable[Workflow | Agent | dict[str, Callable[..., Any]]]) -> None:
-    """Register what `load_extension` returned."""
+def register(runtime: Runtime, loaded: Iterable[Extension]) -> None:
+    """Register what `load_extension` returned, without listeners: what a command of one run commits waits for
+    the daemon that has them."""
+    from agentflow.runtime.listeners import Listener
+
     for one in loaded:
         if isinstance(one, dict):
             runtime.registry.add_workers(one)
-        else:
+        elif not isinstance(one, Listener):
             runtime.register(one)
 
 

@@ -25,8 +25,13 @@ _RESULT = "Print the result of the run as JSON, as `run --json` does."
 
 
 def _text(given: str) -> str:
-    """Return the text of an argument; `-` reads stdin."""
-    return sys.stdin.read() if given == "-" else given
+    """Return the text of an argument; `-` reads stdin. Raises click.UsageError for what is no UTF-8."""
+    text = sys.stdin.read() if given == "-" else given
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a byte that is no UTF-8 is a surrogate here
+        raise click.UsageError("TEXT is not UTF-8") from None
+    return text
 
 
 def requests_of(target: LocalTarget, config: Config) -> Requests:
@@ -50,7 +55,8 @@ def request(
     """Do what TEXT asks for: plan it, execute it, verify it.
 
     A text that asks for no workflow leaves no run: what was found is printed. Ends when the run has ended or
-    only a person can move it on (exit code 9); 10 says that the result is partial or blocked.
+    only a person can move it on (exit code 9); 10 says that the result is partial or blocked. A pipe gets one
+    line of JSON: the final output, or how far the request has come.
     """
     from agentflow.cli.follow import Follower
     from agentflow.cli.session import Interrupts, run_async
@@ -70,7 +76,7 @@ def request(
                 emit_json(activation)
                 return Exit.DONE
             if detach:
-                emit(id)
+                await _emit_compact(target, id, id)
                 return Exit.DONE
             await follower.follow(target, id, await target.reader.graph(id))
         return await follower.conclude()
@@ -90,20 +96,56 @@ async def _begin(
     return accepted.activation, None if accepted.run is None else target.keep(accepted.run)
 
 
+async def _emit_compact(target: LocalTarget | RemoteTarget, id: str, said: str) -> None:
+    """Print how far a request has come, as JSON; a line of text on a terminal."""
+    if sys.stdout.isatty():
+        emit(said)
+    else:
+        emit_json(await target.reader.compact(id))
+
+
+def _leave(where: Where, id: str, command: str, said: str, *, ends: bool = False, **more: Any) -> Exit:
+    """Give a command and leave the request to others; wait for its end if it `ends` the request."""
+    from agentflow.cli.session import Interrupts, run_async
+    from agentflow.cli.target import open_target
+
+    async def work(interrupts: Interrupts) -> Exit:
+        async with open_target(where, run_id=id) as target:
+            await interrupts.guard(target.tell(command, id, **more))
+            if ends:
+                await interrupts.guard(target.rest(id))
+            await _emit_compact(target, id, said)
+        return Exit.DONE
+
+    return run_async(work)
+
+
 @click.command("classify", cls=Command)
 @click.argument("text", metavar="TEXT|-")
-def classify(text: str) -> Exit:
+@target_options
+def classify(text: str, where: Where) -> Exit:
     """Print what TEXT asks for, as JSON.
 
-    A workflow or an answer; nothing is stored.
+    A workflow or an answer; nothing is stored. The daemon is asked if one listens, so that its settings count
+    as they do for `request`.
     """
-    from agentflow.pipeline.activation import MessageLength
-    from agentflow.pipeline.activation import classify as judge
+    from agentflow.cli.session import Interrupts, run_async
 
-    try:
-        emit_json(judge(_text(text)))
-    except MessageLength as error:
-        raise CommandError(Exit.USAGE, error.code, str(error)) from None
+    async def ask(interrupts: Interrupts) -> Exit:
+        from agentflow.cli.target import RemoteTarget, open_target
+
+        async with open_target(where) as target:
+            assert isinstance(target, RemoteTarget)
+            emit_json(await interrupts.guard(target.client.classify(_text(text))))
+        return Exit.DONE
+
+    if where.daemon() is not None:
+        return run_async(ask)
+    from agentflow.pipeline.activation import classify as judge
+    from agentflow.pipeline.settings import settings_of
+
+    settings = settings_of(where.config().pipeline)
+    emit_json(judge(_text(text), review=settings.review == "always"))
     return Exit.DONE
 
 
@@ -139,11 +181,11 @@ def plan(id: str, edit: str | None, where: Where) -> Exit:
 @target_options
 def execute(id: str, plan_file: str | None, detach: bool, as_json: bool, where: Where) -> Exit:
     """Execute the plan of the request ID and follow it."""
-    from agentflow.cli.control import follow_after, tell
+    from agentflow.cli.control import follow_after
 
     given = None if plan_file is None else _read_plan(plan_file)
     if detach:
-        return tell(where, id, "execute", f"{id} is executed", plan=given)
+        return _leave(where, id, "execute", f"{id} is executed", plan=given)
     return follow_after(where, id, lambda target: target.tell("execute", id, plan=given), as_json=as_json)
 
 
@@ -156,9 +198,7 @@ def reject(id: str, reason: str, where: Where) -> Exit:
 
     Its run is cancelled.
     """
-    from agentflow.cli.control import tell
-
-    return tell(where, id, "reject", f"the plan of {id} is rejected", reason=reason)
+    return _leave(where, id, "reject", f"the plan of {id} is rejected", ends=True, reason=reason)
 
 
 @click.command("final", cls=Command)

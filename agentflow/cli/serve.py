@@ -36,7 +36,7 @@ __all__ = ["drain", "health", "serve"]
     multiple=True,
     metavar="MODULE:WORKFLOW",
     help="Import a workflow that was built in Python: a definition by its name, whose runs go on; an Agent"
-    " that nodes may name; or a dict of worker handlers. May be repeated.",
+    " that nodes may name; a Listener; or a dict of worker handlers. May be repeated.",
 )
 @click.option("--print-unit", is_flag=True, help="Print a systemd user unit that runs this, and end.")
 def serve(
@@ -63,6 +63,7 @@ def serve(
     from agentflow.cli.python_workflows import load_extension
     from agentflow.errors import ConfigurationError
     from agentflow.graphs import Agent
+    from agentflow.runtime.listeners import Listener
     from agentflow.server.daemon import serve as run_daemon
 
     level = os.environ.get("AGENTFLOW_LOG_LEVEL", "info").lower()
@@ -73,8 +74,16 @@ def serve(
     loaded = [load_extension(reference) for reference in references]
     workers = {name: handler for one in loaded if isinstance(one, dict) for name, handler in one.items()}
     agents = [one for one in loaded if isinstance(one, Agent)]
-    workflows = [one for one in loaded if not isinstance(one, dict | Agent)]
-    run_daemon(config, workflows=workflows, workers=workers, agents=agents, on_ready=_say_where)
+    listeners = [one for one in loaded if isinstance(one, Listener)]
+    workflows = [one for one in loaded if not isinstance(one, dict | Agent | Listener)]
+    run_daemon(
+        config,
+        workflows=workflows,
+        workers=workers,
+        agents=agents,
+        listeners=listeners,
+        on_ready=_say_where,
+    )
     return Exit.DONE
 
 

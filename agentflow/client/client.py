@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 import msgspec
@@ -36,7 +36,7 @@ from agentflow.records.answers import (
     Validation,
     Version,
 )
-from agentflow.records.runs import RunRecord, RunResult
+from agentflow.records.runs import RunRecord, RunResult, T
 from agentflow.records.upkeep import Upkeep
 from agentflow.typed_output import check_output_type
 
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from agentflow.definition.loader import Submission
 
 __all__ = ["Client", "Health", "Validation", "Version"]
-
-M = TypeVar("M")
 
 
 class Client(Reading):
@@ -85,7 +83,6 @@ class Client(Reading):
 
     # -- submitting
 
-    @overload
     async def submit(
         self,
         submission: Submission | RegisteredDefinition,
@@ -98,38 +95,8 @@ class Client(Reading):
         input_from: Mapping[str, str] | None = None,
         state_from: str | None = None,
         idempotency_key: str | None = None,
-    ) -> RemoteRun: ...
-
-    @overload
-    async def submit(
-        self,
-        submission: Submission | RegisteredDefinition,
-        input: Any = None,
-        *,
-        workflow_id: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        options: Mapping[str, Any] | None = None,
-        budget: Mapping[str, Any] | None = None,
-        input_from: Mapping[str, str] | None = None,
-        state_from: str | None = None,
-        idempotency_key: str | None = None,
-        output_type: type[M],
-    ) -> RemoteRun[M]: ...
-
-    async def submit(
-        self,
-        submission: Submission | RegisteredDefinition,
-        input: Any = None,
-        *,
-        workflow_id: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        options: Mapping[str, Any] | None = None,
-        budget: Mapping[str, Any] | None = None,
-        input_from: Mapping[str, str] | None = None,
-        state_from: str | None = None,
-        idempotency_key: str | None = None,
-        output_type: Any = None,
-    ) -> RemoteRun[Any]:
+        output_type: type[T] | None = None,
+    ) -> RemoteRun[T]:
         """Begin a run; returns once it is durable. As `Runtime.submit`; a path is read here. The trace around
         it goes along in headers.
 
@@ -154,37 +121,15 @@ class Client(Reading):
         record = await self._ask("POST", "/workflows", RunRecord, body=_given(body), headers=headers)
         return RemoteRun(self, record.workflow_id, output_type=output_type)
 
-    @overload
     async def run(
         self,
         submission: Submission | RegisteredDefinition,
         input: Any = None,
         *,
         raise_on_failure: bool = True,
-        output_type: None = None,
+        output_type: type[T] | None = None,
         **more: Any,
-    ) -> RunResult: ...
-
-    @overload
-    async def run(
-        self,
-        submission: Submission | RegisteredDefinition,
-        input: Any = None,
-        *,
-        raise_on_failure: bool = True,
-        output_type: type[M],
-        **more: Any,
-    ) -> RunResult[M]: ...
-
-    async def run(
-        self,
-        submission: Submission | RegisteredDefinition,
-        input: Any = None,
-        *,
-        raise_on_failure: bool = True,
-        output_type: Any = None,
-        **more: Any,
-    ) -> RunResult[Any]:
+    ) -> RunResult[T]:
         """Submit and wait: `submit`, which takes `more`, and `result` of its handle."""
         handle = await self.submit(submission, input, output_type=output_type, **more)
         return await handle.result(raise_on_failure=raise_on_failure)
@@ -226,13 +171,7 @@ class Client(Reading):
             found["folder"] = str(folder.absolute())
         return found
 
-    @overload
-    async def attach(self, workflow_id: str) -> RemoteRun: ...
-
-    @overload
-    async def attach(self, workflow_id: str, *, output_type: type[M]) -> RemoteRun[M]: ...
-
-    async def attach(self, workflow_id: str, *, output_type: Any = None) -> RemoteRun[Any]:
+    async def attach(self, workflow_id: str, *, output_type: type[T] | None = None) -> RemoteRun[T]:
         """Return the handle of a run. Raises RunNotFound."""
         if output_type is not None:
             check_output_type(output_type)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal
 from urllib.parse import quote
 
 import httpx
@@ -43,6 +43,7 @@ from agentflow.records.runs import (
     RunRecord,
     RunResult,
     RunSummary,
+    T,
     raise_for_failure,
     result_of,
 )
@@ -51,8 +52,6 @@ from agentflow.records.trace import TraceClock, WorkflowTrace
 from agentflow.typed_output import check_output_type, typed_result
 
 __all__ = ["Reading"]
-
-M = TypeVar("M")
 
 _RESTS = (
     "workflow.completed",
@@ -91,17 +90,9 @@ class Reading(Commands):
         pending = await self.requests(workflow_id) if record.waiting.requests else ()
         return result_of(record, tuple(pending))
 
-    @overload
-    async def result(self, workflow_id: str, *, raise_on_failure: bool = True) -> RunResult: ...
-
-    @overload
     async def result(
-        self, workflow_id: str, *, raise_on_failure: bool = True, output_type: type[M]
-    ) -> RunResult[M]: ...
-
-    async def result(
-        self, workflow_id: str, *, raise_on_failure: bool = True, output_type: Any = None
-    ) -> RunResult[Any]:
+        self, workflow_id: str, *, raise_on_failure: bool = True, output_type: type[T] | None = None
+    ) -> RunResult[T]:
         """Wait until a run rests, and return its result; as `Runtime.result`.
 
         Raises WorkflowFailed or WorkflowCancelled unless `raise_on_failure` is false, InvalidOutput if the

@@ -144,7 +144,7 @@ def _connect_fields(node: Node, pointer: str, found: Connections, report: IrRepo
     opens, bounded = kind.opens(node), kind.bounded(node)
     asks = node.approval is not None and node.approval.before == "step"
     for port, target in targets_of(node):
-        if port not in opens and port != "on_error/next":
+        if port not in opens and _is_regular(node, port):
             found.leads_on.add(node.id)
         path = f"{pointer}/{port}"
         if not _exists(target, path, found, report) or waits_by_rule(node):
@@ -203,6 +203,13 @@ def _connect_edges(edges: tuple[Edge, ...], found: Connections, report: IrReport
             found.ways.append(Way(edge.source, edge.target, path, bounded=bounded))
 
 
+def _is_regular(node: Node, port: str) -> bool:
+    """Return whether a port is a way that the node takes as a rule, not in a case that the port names."""
+    if "next" not in node.__struct_fields__:
+        return port != "on_error/next"
+    return port in ("next", "on_approve", "on_reject")
+
+
 def _is_conditional(edge: Edge) -> bool:
     return edge.when is not None or edge.predicate is not None
 
@@ -210,7 +217,7 @@ def _is_conditional(edge: Edge) -> bool:
 def _exists(target: str, path: str, found: Connections, report: IrReport) -> bool:
     if target in found.by_id:
         return True
-    hint = report.report.did_you_mean(target, list(found.by_id))
+    hint = report.report.nearest_or_all(target, list(found.by_id))
     report.error("E_UNKNOWN_TARGET", f'there is no node "{shown(target)}"', path, hint)
     return False
 

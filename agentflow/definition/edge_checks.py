@@ -72,7 +72,7 @@ def _check_group(group: Group, report: IrReport) -> None:
     if first.kind == "switch":
         defaults = [i for i, edge in group if edge.when is None and edge.predicate is None]
         if not defaults:
-            hint = "add an edge without when"
+            hint = "add an edge without when; in Python Default(node)"
             report.error("E_MISSING_DEFAULT", f"{name} has no default", f"/edges/{index}", hint)
         for i in defaults[1:]:
             hint = "give it a when, or remove it"

@@ -7,6 +7,7 @@ here because the layout libraries of PyPI are unmaintained, copyleft or need a p
 
 from __future__ import annotations
 
+import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -21,7 +22,7 @@ from agentflow.definition.kinds import kind_of
 __all__ = ["DrawnEdge", "DrawnNode", "GraphLayout", "Point", "lay_out"]
 
 _NODE_HEIGHT = 44.0
-_CHARACTER = 7.4
+_CHARACTER, _WIDE_CHARACTER, _SMALL_CHARACTER = 7.8, 13.0, 6.0
 _PADDING = 40.0
 _MIN_WIDTH, _MAX_WIDTH = 96.0, 260.0
 _JOIN = 22.0
@@ -133,13 +134,20 @@ def _drawn(node: Node, prefix: str, width: float, height: float) -> DrawnNode:
     )
 
 
+def _width(node: Node) -> float:
+    """Return the width of a node's box: its name, and below it its kind, find room in it."""
+    name = sum(_WIDE_CHARACTER if unicodedata.east_asian_width(c) in "WF" else _CHARACTER for c in node.id)
+    told = kind_of(node).name + (", for each item" if node.for_each is not None else "")
+    return min(max(name + _PADDING, len(told) * _SMALL_CHARACTER + _PADDING / 2, _MIN_WIDTH), _MAX_WIDTH)
+
+
 def _place(workflow: Workflow, prefix: str, ways: Mapping[str, Sequence[DrawnWay]]) -> _Placed:
     boxes: list[_Box] = []
     inner: dict[str, _Placed] = {}
     drawn: dict[str, DrawnNode] = {}
     for node in nodes_of(workflow):
         path, kind, graph = prefix + node.id, kind_of(node), inner_of(node)
-        width = min(max(len(node.id) * _CHARACTER + _PADDING, _MIN_WIDTH), _MAX_WIDTH)
+        width = _width(node)
         height = _NODE_HEIGHT
         if kind.shape == "oval":
             width, height = _EDGE_OF_RUN
@@ -162,6 +170,9 @@ def _place(workflow: Workflow, prefix: str, ways: Mapping[str, Sequence[DrawnWay
             parent=prefix[:-1] or None,
         )
     mine = [way for way in ways.get(prefix, ()) if way.source in drawn and way.target in drawn]
+    # A graph that ends when nothing moves any more has an end that no way leads to.
+    reached = {way.target for way in mine}
+    boxes = [box for box in boxes if drawn[box.id].kind != "end" or box.id in reached or len(boxes) < 3]
     corners, lines, size = _Level(boxes, mine).solve()
     nodes: list[DrawnNode] = []
     edges = [

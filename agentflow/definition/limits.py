@@ -10,7 +10,7 @@ import msgspec
 from agentflow.definition.conversation import Usage
 from agentflow.definition.ir import Budget
 
-__all__ = ["LIMITS", "Limits", "limits_of", "merged", "used_of"]
+__all__ = ["LIMITS", "Limits", "asks_for_budget", "limits_of", "merged", "used_of"]
 
 LIMITS = (
     "max_cost_usd",
@@ -53,3 +53,9 @@ def used_of(usage: Usage, clock: int = 0) -> dict[str, float | None]:
         "max_tool_calls": usage.tool_calls,
         "max_steps": clock,
     }
+
+
+def asks_for_budget(request_type: Any, request: Any) -> bool:
+    """Return whether a request asks for a larger budget; handlers may ask with a type of the same name."""
+    wanted = ("scope", "limit", "value", "message")
+    return request_type == "budget" and type(request) is dict and all(name in request for name in wanted)

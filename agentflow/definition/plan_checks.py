@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
@@ -29,6 +30,9 @@ __all__ = ["CheckedPlan", "approval_of", "check_plan", "plan_digest"]
 _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,127}")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _FILES = ("file", "json", "markdown")
+_MAX_HINTS = 200
+_MAX_CHECKS = 1_000
+"""Of one plan. A schema in a check takes a millisecond to judge, and nobody waits for 20,000 of them."""
 
 
 class CheckedPlan(NamedTuple):
@@ -89,8 +93,10 @@ def check_plan(
     check = _Check(toolsets)
     check.shape(value)
     steps = _steps_of(value)
+    ids = {step["id"]: index for index, step in enumerate(steps) if isinstance(step.get("id"), str)}
+    steps = steps[:MAX_STEPS]
     check.identities(steps)
-    check.dependencies(steps)
+    check.dependencies(steps, ids)
     for index, step in enumerate(steps):
         check.tools(index, step)
         check.artifacts(index, step)
@@ -120,6 +126,8 @@ class _Check:
     def __init__(self, toolsets: Toolsets) -> None:
         self.toolsets = toolsets
         self.found: list[Diagnostic] = []
+        self._suggested = 0
+        self._checks = 0
 
     @property
     def has_errors(self) -> bool:
@@ -134,6 +142,11 @@ class _Check:
         severity: Literal["error", "warning"] = "error",
     ) -> None:
         self.found.append(Diagnostic(code=code, severity=severity, message=message, path=path, hint=hint))
+
+    def suggest(self, name: str, known: Iterable[str]) -> str | None:
+        """Return the hint that names what is near, for the first 200 names that are unknown."""
+        self._suggested += 1
+        return did_you_mean(name, list(known)) if self._suggested <= _MAX_HINTS else None
 
     def shape(self, value: Any) -> None:
         """Report what breaks the schema, apart from what the other checks report with a code of their own."""
@@ -168,24 +181,23 @@ class _Check:
             else:
                 first[step_id] = index
 
-    def dependencies(self, steps: list[dict[str, Any]]) -> None:
-        ids = {step["id"]: index for index, step in enumerate(steps) if isinstance(step.get("id"), str)}
+    def dependencies(self, steps: list[dict[str, Any]], ids: Mapping[str, int]) -> None:
+        """Report unknown dependencies and cycles; `ids` are those of all steps, by their index."""
         graph: dict[str, list[str]] = {}
         for index, step in enumerate(steps):
             own = step.get("id")
             for place, name in enumerate(_texts(step.get("depends_on"))):
                 path = f"/steps/{index}/depends_on/{place}"
                 if name not in ids:
-                    others = [one for one in ids if one != own]
-                    hint = did_you_mean(name, others)
+                    others = (one for one in islice(ids, MAX_STEPS) if one != own)
+                    hint = self.suggest(name, others)
                     self.report("E_PLAN_DEPENDENCY", f'there is no step "{name[:60]}"', path, hint)
                 elif name == own:
                     message = f"step {own} depends on itself: {own} -> {own}"
                     self.report("E_PLAN_CYCLE", message, path, "remove the dependency")
                 elif isinstance(own, str):
                     graph.setdefault(own, []).append(name)
-        cycle = _cycle(graph)
-        if cycle:
+        for cycle in _cycles(graph):
             path = f"/steps/{ids[cycle[0]]}/depends_on"
             self.report("E_PLAN_CYCLE", f"dependencies form a cycle: {' -> '.join(cycle)}", path)
 
@@ -194,7 +206,7 @@ class _Check:
             path = f"/steps/{index}/toolsets/{place}"
             toolset = self.toolsets.find(name)
             if toolset is None:
-                hint = did_you_mean(name, self.toolsets.names) or "see GET /toolsets"
+                hint = self.suggest(name, self.toolsets.names) or "see GET /toolsets"
                 self.report("E_PLAN_TOOLSET", f'there is no toolset "{name[:60]}"', path, hint)
             elif not toolset.enabled:
                 message = f'toolset "{toolset.name}" is not enabled: the step will be skipped'
@@ -210,7 +222,7 @@ class _Check:
             return
         known = self.toolsets.tools_of(_texts(step.get("toolsets")))
         if tool not in known:
-            hint = did_you_mean(tool, known) or "name its toolset in `toolsets`"
+            hint = self.suggest(tool, known) or "name its toolset in `toolsets`"
             message = f'no toolset of the step has the function "{tool[:60]}"'
             self.report("E_PLAN_TOOLSET", message, f"/steps/{index}/call/tool", hint)
 
@@ -222,7 +234,7 @@ class _Check:
                 value = cast("dict[str, Any]", one)
                 kind, uri = value.get("type"), value.get("uri")
                 if isinstance(kind, str) and kind not in ARTIFACT_TYPES:
-                    hint = did_you_mean(kind, ARTIFACT_TYPES) or f"one of {', '.join(ARTIFACT_TYPES)}"
+                    hint = self.suggest(kind, ARTIFACT_TYPES) or f"one of {', '.join(ARTIFACT_TYPES)}"
                     message = f'"{kind[:60]}" is no type of artifact'
                     self.report("E_PLAN_ARTIFACT", message, f"{path}/type", hint)
                     continue
@@ -241,25 +253,30 @@ class _Check:
             if not isinstance(one, dict):
                 continue
             path = f"/steps/{index}/verification" + (f"/{place}" if is_list else "")
-            for message, key, hint in _problems_of_check(cast("dict[str, Any]", one)):
+            self._checks += 1
+            if self._checks > _MAX_CHECKS:
+                if self._checks == _MAX_CHECKS + 1:
+                    message = f"the plan has more than {_MAX_CHECKS} checks"
+                    self.report("E_PLAN_CHECK", message, path, "several keys in one check must all hold")
+                return
+            for message, key, hint in self._problems_of_check(cast("dict[str, Any]", one)):
                 self.report("E_PLAN_CHECK", message, f"{path}/{key}" if key else path, hint)
 
+    def _problems_of_check(self, value: dict[str, Any]) -> Iterable[tuple[str, str, str | None]]:
+        from agentflow.definition.schemas import check_schema
+        from agentflow.definition.stage_schemas import Check
 
-def _problems_of_check(value: dict[str, Any]) -> Iterable[tuple[str, str, str | None]]:
-    from agentflow.definition.schemas import check_schema
-    from agentflow.definition.stage_schemas import Check
-
-    unknown = [key for key in value if key != "target" and key not in CHECK_KEYS]
-    for key in unknown:
-        yield f'a check has no key "{key[:60]}"', key, did_you_mean(key, CHECK_KEYS)
-    known = {key: one for key, one in value.items() if key not in unknown}
-    if not unknown or len(known) > ("target" in known):
-        for path, message in problems_of(Check, known):
-            yield message, path.lstrip("/"), None
-    schema = known.get("json_schema")
-    if isinstance(schema, dict):
-        for problem in check_schema(schema)[:1]:
-            yield f"json_schema: {problem.message}", "json_schema", None
+        unknown = {key: None for key in value if key != "target" and key not in CHECK_KEYS}
+        for key in unknown:
+            yield f'a check has no key "{key[:60]}"', key, self.suggest(key, CHECK_KEYS)
+        known = {key: one for key, one in value.items() if key not in unknown}
+        if not unknown or len(known) > ("target" in known):
+            for path, message in problems_of(Check, known):
+                yield message, path.lstrip("/"), None
+        schema = known.get("json_schema")
+        if isinstance(schema, dict):
+            for problem in check_schema(schema)[:1]:
+                yield f"json_schema: {problem.message}", "json_schema", None
 
 
 def _without_own(value: Any) -> Any:
@@ -309,28 +326,36 @@ def _leaves(uri: str) -> bool:
     return False
 
 
-def _cycle(graph: Mapping[str, list[str]]) -> list[str] | None:
-    """Return the steps of a cycle, the first one again at its end; None if there is none."""
+def _cycles(graph: Mapping[str, list[str]]) -> list[list[str]]:
+    """Return cycles that share no step, each with its first step again at its end: at least one of each group
+    of steps that reach each other."""
     done: set[str] = set()
+    told: set[str] = set()
+    found: list[list[str]] = []
     for start in graph:
-        path: list[str] = []
+        path: dict[str, None] = {}
         todo: list[tuple[str, int]] = [(start, 0)]
         while todo:
             name, place = todo.pop()
             if place == 0:
                 if name in path:
-                    return [*path[path.index(name) :], name]
+                    steps = list(path)
+                    cycle = steps[steps.index(name) :]
+                    if told.isdisjoint(cycle):
+                        told.update(cycle)
+                        found.append([*cycle, name])
+                    continue
                 if name in done:
                     continue
-                path.append(name)
+                path[name] = None
             following = graph.get(name, [])
             if place < len(following):
                 todo.append((name, place + 1))
                 todo.append((following[place], 0))
             else:
-                path.pop()
+                path.popitem()
                 done.add(name)
-    return None
+    return found
 
 
 class _Adjust:

@@ -19,16 +19,18 @@ from agentflow.definition.node import Budget, Policy
 from agentflow.definition.policies import compiled_budget, merged_policy
 from agentflow.definition.policy import RetryPolicy
 from agentflow.definition.report import Fatal, Report
-from agentflow.definition.shapes import Const, Enum, Field, Json, Number, Shape, Text
+from agentflow.definition.shapes import Const, Duration, Enum, Field, Json, Number, Shape, Text
 from agentflow.definition.source import node_of_value
 from agentflow.definition.source_tree import Object
 from agentflow.definition.structure import Found, check_structure
+from agentflow.definition.vocabulary_values import RETRY
 
 __all__ = [
     "GRAPH_OPTIONS",
     "LIMITS",
     "RUN_OPTIONS",
     "check_run_options",
+    "deadline_of",
     "graph_with_options",
     "step_policy",
 ]
@@ -72,6 +74,10 @@ RUN_OPTIONS = Shape(
         "workflow_streaming": Field(_FLAG, "Whether every llm node streams.", False),
         "split_stream_deltas": Field(_FLAG, "Whether deltas of thinking come beside the output.", False),
         "telemetry": Field(_TELEMETRY, "What is exported of the run."),
+        "deadline": Field(Duration(), "How long the run may take; time spent paused does not count."),
+        "retry": Field(
+            RETRY, "Retry of every node that does work, below what it states; false: one attempt."
+        ),
         "llm_node_policy": Field(POLICY, "Retry and time-out of llm and agent nodes that state none."),
         "tool_node_policy": Field(POLICY, "Retry and time-out of tool nodes that state none."),
         "replay_mode": Field(Enum(("validate_recorded_trace",)), "What is checked when the run has ended."),
@@ -80,7 +86,9 @@ RUN_OPTIONS = Shape(
 )
 """What a submission may say beside the options of page 000."""
 
-GRAPH_OPTIONS = frozenset(RUN_OPTIONS.fields) - {"telemetry", "split_stream_deltas", "replay_mode"}
+GRAPH_OPTIONS = frozenset(RUN_OPTIONS.fields) - {
+    *("telemetry", "split_stream_deltas", "replay_mode", "deadline"),
+}
 """Options that change the graph."""
 
 _POLICIES = ("llm_node_policy", "tool_node_policy")
@@ -128,7 +136,17 @@ def graph_with_options(workflow: Workflow, given: Mapping[str, Any]) -> Workflow
     found = _structure(options, RUN_OPTIONS, Report())
     assert found is not None
     policies = {name: _policy(policy) for name in _POLICIES if (policy := found.get(name)) is not None}
-    return _Changed(options, policies).graph(workflow)
+    return _Changed(options, policies, merged_policy([found.get("retry")], None)).graph(workflow)
+
+
+def deadline_of(given: Mapping[str, Any]) -> float | None:
+    """Return the seconds that options which were checked give a run; None without a deadline."""
+    deadline = given.get("deadline")
+    if deadline is None:
+        return None
+    found = _structure({"deadline": deadline}, RUN_OPTIONS, Report())
+    assert found is not None
+    return float(found.plain("deadline"))
 
 
 def _policy(found: Found) -> Policy:
@@ -159,9 +177,12 @@ def step_policy(
 class _Changed:
     """Makes the graph with options, and those inside it."""
 
-    def __init__(self, options: Mapping[str, Any], policies: Mapping[str, Policy]) -> None:
+    def __init__(
+        self, options: Mapping[str, Any], policies: Mapping[str, Policy], retry: Policy | None
+    ) -> None:
         self._options = options
         self._policies = policies
+        self._retry = retry
         self._limits = {name: options[name] for name in LIMITS if name in options}
 
     def graph(self, workflow: Workflow, *, is_whole: bool = True) -> Workflow:
@@ -179,6 +200,8 @@ class _Changed:
         policy = self._policies.get(kind.policy_option or "")
         if policy is not None:
             changed["policy"] = _over(policy, node.policy)
+        if self._retry is not None and "policy" in kind.takes and getattr(node, "body", None) is None:
+            changed["policy"] = _over(self._retry, changed.get("policy", node.policy))
         inline = kind.inner(node) or getattr(node, "inline", None)
         if inline is not None:
             changed["inline"] = self.graph(inline, is_whole=False)

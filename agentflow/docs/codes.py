@@ -383,6 +383,10 @@ DIAGNOSTICS: dict[str, CodeInfo] = {
         "A value is blank, out of range, or none of those allowed.", "Write one of the values of the hint."
     ),
     "E_VERSION": CodeInfo("The version of the format is not supported.", 'Write version: "1.0".'),
+    "E_WORKSPACE": CodeInfo(
+        "The workspace of a request lies below no folder of `pipeline.workspace_roots`, or cannot be made.",
+        "Name a folder below one of them.",
+    ),
     "E_YAML_SUBSET": CodeInfo(
         "A tag, a merge key or another part of YAML is not allowed.", "Write the value out, or quote it."
     ),

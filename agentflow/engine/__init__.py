@@ -38,6 +38,7 @@ from agentflow.engine.effects import (
     StartCall,
     StartChild,
     StartHandler,
+    answered_handler,
     effect_of,
     open_handlers,
 )
@@ -110,6 +111,7 @@ __all__ = [
     "acceptance",
     "activation_lost",
     "answer_prefix",
+    "answered_handler",
     "attempt_failed",
     "awaits",
     "base_of",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "activate",
     "begin_path",
+    "begun",
     "close_round",
     "close_rounds",
     "count_queued",
@@ -74,8 +75,16 @@ def begin_path(state: RunState, path: Path, payload: Any) -> None:
                 deliver(state, path, edge.target, payload)
         else:
             policy.deliver(state, path, start, payload)
+
+
+def begun(state: RunState, path: Path) -> None:
+    """Settle what can reach nothing, now that the first tokens of a path have been delivered: a window to
+    which no other node sends is closed, and a dependency that no token reaches is skipped."""
     if path.graph.has_watchers:
-        _settle_unreachable(state, path)
+        for join in path.graph.watching:
+            _close_unreached(state, path, join.id)
+        if not path.is_branch:
+            _settle_unreachable(state, path)
 
 
 def prepare_path(path: Path) -> None:
@@ -386,10 +395,14 @@ def _watch(path: Path, node: Node, change: int) -> None:
 def _close_windows(state: RunState, path: Path, node: Node) -> None:
     """Close the windows to which this node was the last that could send a token."""
     for join_id, _ in node.watchers:
-        place = path.nodes.get(join_id)
-        if place is not None and place.windows and not any(place.sources.values()):
-            for window in place.windows.values():
-                window.node.kind.close_window(state, window)
+        _close_unreached(state, path, join_id)
+
+
+def _close_unreached(state: RunState, path: Path, join_id: str) -> None:
+    place = path.nodes.get(join_id)
+    if place is not None and place.windows and not any(place.sources.values()):
+        for window in place.windows.values():
+            window.node.kind.close_window(state, window)
 
 
 def _settle_unreachable(state: RunState, path: Path) -> None:

@@ -6,17 +6,17 @@ Limits stand on a run and on its steps, and the tightest counts. What a model ca
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import ErrorInfo
-from agentflow.definition.limits import LIMITS, Limits, limits_of, merged, used_of
+from agentflow.definition.limits import LIMITS, Limits, asks_for_budget, limits_of, merged, used_of
 from agentflow.engine.activation import NO_USAGE, Activation
 from agentflow.engine.agents.failure import agent_failed
 from agentflow.engine.bounding_steps import bounding_steps
 from agentflow.engine.decisions import Decisions, scope_fields, step_fields
 from agentflow.engine.ids import derive
-from agentflow.engine.state import OpenCall, RunState
+from agentflow.engine.state import OpenCall, OpenRequest, RunState
 from agentflow.events import catalogue as ev
 
 __all__ = [
@@ -29,7 +29,10 @@ __all__ = [
     "budget_left",
     "exceeded",
     "exceeded_moves",
+    "fails",
     "how_of",
+    "is_about_budget",
+    "is_about_own_budget",
     "limits_of",
     "merged",
     "paused",
@@ -38,6 +41,7 @@ __all__ = [
     "tool_calls_exceed",
     "used_of",
     "used_up",
+    "wait_for_room",
 ]
 
 
@@ -167,8 +171,19 @@ def exceeded(scope: Scope, limit: str, requested: float, *, problem: str = "") -
 
 def exceeded_moves(state: RunState, activation: Activation, found: Exceeded, now: int) -> Decisions:
     """Return what becomes of work that does not fit: the run stands still, a person is asked, or it fails."""
-    if found.on_exceeded == "fail" or activation.overdrawn:
+    if fails(activation, found):
         return agent_failed(activation, budget_error(found), now)
+    return wait_for_room(state, activation, found, now)
+
+
+def fails(activation: Activation, found: Exceeded) -> bool:
+    """Return whether work that does not fit fails: by its budget, or because a person raised none."""
+    return found.on_exceeded == "fail" or activation.overdrawn
+
+
+def wait_for_room(state: RunState, activation: Activation, found: Exceeded, now: int) -> Decisions:
+    """Return how work waits for a larger budget: the run stands still, or a person is asked. Empty if it
+    waits already."""
     if found.on_exceeded == "pause":
         # A run that was paused while this step came to its end stays so; its resume decides anew.
         return [] if state.status == "paused" else [paused(found)]
@@ -205,7 +220,17 @@ def exceeded_moves(state: RunState, activation: Activation, found: Exceeded, now
 
 def asked_about_budget(state: RunState, activation: Activation) -> bool:
     """Return whether a person is being asked for a larger budget for this activation."""
-    return any(r.activation is activation and not r.call_id for r in state.requests.values())
+    return any(r.activation is activation and is_about_own_budget(r) for r in state.requests.values())
+
+
+def is_about_own_budget(request: OpenRequest) -> bool:
+    """Return whether the runtime asks about a budget of the activation's own calls."""
+    return not request.activation.node.kind.starts_run and is_about_budget(request.data)
+
+
+def is_about_budget(data: Any) -> bool:
+    """Return whether a request asks for a larger budget."""
+    return isinstance(data, ev.InputRequested) and asks_for_budget(data.request_type, data.request)
 
 
 def paused(found: Exceeded) -> ev.WorkflowPaused:

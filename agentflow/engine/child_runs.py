@@ -268,6 +268,8 @@ def reported(state: RunState, report: ChildReport, now: int) -> Decisions:
     wanted = {data.request_id: data for data in report.requests}
     moves = [move for r in asked if r.request_id not in wanted for move in _closed(r, report)]
     rests = report.status in ("waiting", "paused")
+    if any(request_id in state.decided for request_id in wanted):
+        rests = False  # the answer is on its way to the child, which goes on with it
     sent: tuple[ev.SentMessage, ...] = ()
     for request_id, data in wanted.items():
         if _is_known(state, request_id):
@@ -276,7 +278,9 @@ def reported(state: RunState, report: ChildReport, now: int) -> Decisions:
         if message is not None and rests:
             found = route_request(state, activation, message, len(sent))
             if isinstance(found, ErrorInfo):
-                return step_failed(activation, found, now)
+                shown = [r for r in asked if r.request_id in state.requests]
+                closed = [move for request in shown for move in withdrawn(request, found.code)]
+                return closed + step_failed(activation, found, now)
             if found:
                 sent += found
                 continue

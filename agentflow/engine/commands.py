@@ -77,16 +77,29 @@ def pause(
 
 
 def resume(
-    state: RunState, now: int, *, reason: str | None = None, budget: Mapping[str, Any] | None = None, by: str
+    state: RunState,
+    now: int,
+    *,
+    reason: str | None = None,
+    budget: Mapping[str, Any] | None = None,
+    by: str,
+    definition_hash: str | None = None,
 ) -> Decisions:
-    """Go on. Held steps are tried again. `budget` raises limits: of the run, or of the step that is stuck."""
+    """Go on. Held steps are tried again. `budget` raises limits: of the run, or of the step that is stuck.
+    `definition_hash`: of the definition whose code it goes on with, if that is another one."""
     _must_not_be_over(state)
-    if state.status != "paused":
+    pins = definition_hash is not None and definition_hash != state.definition_hash
+    if state.status != "paused" and not (pins and state.status == "waiting"):
         if budget:
             raise Refused("invalid_transition", f"{state.workflow_id} is not paused")
         return []
     raised: Any = _raised(state, budget) if budget else UNSET
-    resumed = ev.WorkflowResumed(reason=reason or "operator", by=by, budget=raised)
+    resumed = ev.WorkflowResumed(
+        reason=reason or "operator",
+        by=by,
+        budget=raised,
+        definition_hash=definition_hash if definition_hash is not None and pins else UNSET,
+    )
     return [*retry_all(state, now, by=by), resumed]
 
 

@@ -33,6 +33,7 @@ from agentflow.engine import gates, limits, run_end
 from agentflow.engine.activation import Activation
 from agentflow.engine.agents import turns
 from agentflow.engine.approvals import ask_anew, refusal_moves, withdrawn
+from agentflow.engine.budgets import asked_about_budget
 from agentflow.engine.caching import CacheHit, Lookup, cached_completion, key_of
 from agentflow.engine.child_requests import left_to_caller
 from agentflow.engine.child_runs import waits_for_child
@@ -147,6 +148,8 @@ def _next(state: RunState, activation: Activation, now: int, found: Found) -> De
         node, count = activation.node, activation.interruptions
         detail = f"the actor at work on {node.id} died {count} times without getting further"
         return [ev.WorkflowPaused(reason="recovery_limit", detail=detail)]
+    if state.requests and asked_about_budget(state, activation):
+        return []  # though another answer may have raised the limit: the slot comes with its own
     kind = activation.node.kind
     if kind.uses_store and (access := kind.access(state, activation)) is not None:
         if access.answer_key not in found:
@@ -297,7 +300,7 @@ def _halted(state: RunState, now: int, found: Found) -> Decisions:
     if not (state.open or state.calls) and (closed := limits.close_requests(state, "a step failed")):
         return closed
     if state.open or state.requests:
-        return _waiting(state, now, found)
+        return _waiting(state, now, found, begins=False)
     return run_end.run_ended(state, now)
 
 
@@ -360,14 +363,15 @@ def _started(state: RunState, activation: Activation, prepared: Prepared) -> Any
     )
 
 
-def _waiting(state: RunState, now: int, found: Found) -> Decisions:
-    """Say that the run waits when nothing runs and only a person, a timer or a signal can move it on."""
-    if state.status != "running" or state.running or state.calls or state.mail.open:
+def _waiting(state: RunState, now: int, found: Found, *, begins: bool = True) -> Decisions:
+    """Say that the run waits when nothing runs and only a person, a timer or a signal can move it on. Not
+    `begins`: what is queued will not be dispatched any more."""
+    if state.status != "running" or state.running or state.calls or state.mail.is_at_work:
         return []
     if "asked" in found.values():
         return []
     if not state.requests and not limits.has_wake_up(state):
-        return [] if state.ready or state.arrived else _stalled(state, now)
+        return [] if begins and (state.ready or state.arrived) else _stalled(state, now)
     waits = all(a.status == "waiting" or a.node.kind.is_passive or a.is_for_each for a in state.open.values())
     if not waits:
         return []

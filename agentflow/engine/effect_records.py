@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET
 
 from agentflow.definition.ir import NodeBase
+from agentflow.engine.budgets import is_about_budget
 from agentflow.engine.effect_keys import EffectKey, OwnNames, input_hash
 from agentflow.engine.graph import Graph, Node, compile_inner
 from agentflow.engine.pipeline import graph_of_plan
@@ -53,9 +54,9 @@ class Record(NamedTuple):
 
 class StepRecord:
     """A step as it began and ended; `gates` has what a gate decided after each firing of its timer, `child`
-    the graph that became known with it and what that was bound to."""
+    the graph that became known with it and what that was bound to. `is_cut`: the run itself cancelled it."""
 
-    __slots__ = ("age", "child", "effect", "end", "fired", "gates", "input", "offset", "ts")
+    __slots__ = ("age", "child", "effect", "end", "fired", "gates", "input", "is_cut", "offset", "ts")
 
     def __init__(self, effect: Effect, data: ev.WorkflowStepStarted, offset: int, age: int, ts: int) -> None:
         self.effect = effect
@@ -66,6 +67,7 @@ class StepRecord:
         self.age = age
         self.end: Record | None = None
         self.fired = 0
+        self.is_cut = False
         self.gates: dict[int, Record] = {}
 
 
@@ -230,11 +232,17 @@ class EffectFold:
     def _worked(self, data: Any, offset: int, age: int) -> None:
         """Keep what a child run or a handler gave; the questions of a child are asked by its step."""
         place = (data.activation, data.iteration)
-        if place not in self.open_work:
+        if place not in self.open_work or self._waits_for_budget(data):
             return
         self.work[place].append(Record(None, data, offset, age))
         if isinstance(data, ev.WorkflowStepCompleted | ev.WorkflowStepFailed):
             del self.open_work[place]
+
+    def _waits_for_budget(self, data: Any) -> bool:
+        """Return whether a handler waits for a larger budget: a replay makes no call that one bounds."""
+        if not self.node_of(data.activation, data.step_id).kind.sends:
+            return False
+        return isinstance(data, ev.WorkflowStepWaiting) or is_about_budget(data)
 
     # -- results --------------------------------------------------------------------------------
 
@@ -282,6 +290,8 @@ class EffectFold:
         place = (data.activation, data.iteration)
         if place not in self.steps:
             self.refused[place] = data
+        elif isinstance(data, ev.WorkflowStepFailed) and data.error.category == "cancelled":
+            self.steps[place].is_cut = True
 
     def _step_completed(self, data: ev.WorkflowStepCompleted, offset: int, age: int) -> None:
         self._gate(data, offset, age)

@@ -284,6 +284,8 @@ class Replayer:
         place = _place_of(key)
         now, then = self._asked.steps.get(place), self._records.steps.get(place)
         if now is None or then is None or _gate_of(then.gates, access) is None:
+            if self._always and then is not None and then.is_cut:
+                return True  # it ended before the store had answered, and will end so again
             return _miss(None if now is None else now.effect) if self._always else False
         if now.effect.key != then.effect.key:
             return _divergence(now.effect, then.effect) if self._always else False

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from msgspec import UNSET
 
+from agentflow.engine.activation import Activation
 from agentflow.engine.kinds import KINDS
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
@@ -25,6 +26,7 @@ __all__ = [
     "StartCall",
     "StartChild",
     "StartHandler",
+    "answered_handler",
     "effect_of",
     "open_handlers",
 ]
@@ -125,11 +127,24 @@ EFFECTFUL = frozenset(_EFFECTS)
 
 
 def open_handlers(state: RunState) -> list[StartHandler]:
-    """Return the handlers that must run again when a process takes the run up: they have no end."""
+    """Return the handlers that must run again when a process takes the run up: they have no end, and wait for
+    no person."""
     return [
-        StartHandler(key, activation.attempt, iso(due) if (due := activation.local.due_at) else None)
-        for key, activation in state.mail.open.items()
+        _start_of(activation) for activation in state.mail.open.values() if activation.status != "waiting"
     ]
+
+
+def answered_handler(state: RunState, data: PassOn) -> StartHandler | None:
+    """Return the handler whose question about a budget is closed, and that goes on; None without one."""
+    activation = state.mail.open.get(data.activation_key)
+    if activation is None or activation.status == "waiting" or state.status == "paused":
+        return None
+    return _start_of(activation)
+
+
+def _start_of(activation: Activation) -> StartHandler:
+    due = activation.local.due_at
+    return StartHandler(activation.key, activation.attempt, iso(due) if due else None)
 
 
 def effect_of(data: Any) -> Effect | None:

@@ -58,7 +58,7 @@ def _fold_base(state: RunState, offset: int, ts: int) -> None:
             fold(state, event.data, offset, event.ts)
     gap = ts - state.base[-1].ts
     for key, due in list(state.timers.items()):
-        if key != "run":
+        if key != "run" and key not in state.timers.moments:
             state.timers[key] = due + gap
     state.usage = Usage()
     state.step_usage.clear()

@@ -72,9 +72,9 @@ def written(
 ) -> Written | ErrorInfo:
     """Return what the end of an activation with this output writes, or why it cannot be made.
 
-    `set_globals` sees the output; then each update works on the value before all updates. All of it comes on
-    top of what child paths have written (`joined`). An element that is appended is written alone, so that
-    a log grows with the elements and not with the array.
+    `set_globals` sees the output, and each of its paths the keys before it; then each update works on the
+    values before all updates. All of it comes on top of what child paths have written (`joined`). An element
+    that is appended is written alone, so that a log grows with the elements and not with the array.
     """
     writes = activation.node.writes
     assert writes is not None
@@ -102,6 +102,8 @@ def written(
         if value is ABSENT:
             return _refused(key, op, old, operand)
         found[key] = value
+        if i < writes.updates_from and "globals" in scope:
+            scope["globals"] = {**scope["globals"], key: value}
         if op == "append" and key not in before and key not in values and key not in appended:
             appended[key] = [operand]
         else:

@@ -15,11 +15,11 @@ from agentflow.definition.conversation import Message, Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import ModelRef, canonical_json
 from agentflow.engine.bindings import ModelTerms
-from agentflow.engine.budgets import Exceeded, budget_error
+from agentflow.engine.budgets import Exceeded
 from agentflow.engine.call_queue import fit_budgets
 from agentflow.engine.decisions import Decisions, scope_fields
 from agentflow.engine.ids import derive
-from agentflow.engine.recorded_calls import Begun
+from agentflow.engine.recorded_calls import Begun, without_room
 from agentflow.engine.reservations import charge, need_of_request, with_output_limit
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
@@ -37,9 +37,9 @@ def model_call_begun(
     schema: Any,
     terms: ModelTerms,
     key: str,
+    now: int,
 ) -> Begun:
-    """Return whether a handler makes this call; `wait`: not before an open one has ended. `key` tells its
-    calls apart."""
+    """Return whether a handler makes this call at the time `now`. `key` tells its calls apart."""
     activation = state.mail.open.get(activation_key)
     if activation is None or activation.attempt != attempt:
         return Begun("over")
@@ -54,7 +54,7 @@ def model_call_begun(
     need = need_of_request(messages, schema, ref, terms)
     output = fit_budgets(state, activation, need)
     if isinstance(output, Exceeded):
-        return Begun("exceeded", call_id, error=budget_error(output))
+        return without_room(state, activation, call_id, output, now)
     if output is None:
         return Begun("wait", call_id)
     parameters = ref.parameters

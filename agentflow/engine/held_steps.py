@@ -26,11 +26,27 @@ def held_moves(state: RunState) -> Decisions:
 def settle_held(
     state: RunState, step_id: str, action: HeldAction, now: int, *, by: str, output: Any = None
 ) -> Decisions:
-    """Carry out a decision about a held step; the run goes on with the last of them.
+    """Carry out a decision about a held step, of several visits the oldest; the run goes on with the last.
 
     Raises KeyError if the step is not held."""
-    held = state.held_steps[step_id]
-    activation = Activation(held.node, held.path, state.node_of(held).arrived, None, None)
+    moves = _settled(state, state.held_steps[step_id][0], 0, action, now, by=by, output=output)
+    if state.status == "paused" and sum(map(len, state.held_steps.values())) == 1:
+        moves.append(ev.WorkflowResumed(reason=action, by=by))
+    return moves
+
+
+def _settled(
+    state: RunState,
+    held: Activation,
+    index: int,
+    action: HeldAction,
+    now: int,
+    *,
+    by: str,
+    output: Any = None,
+) -> Decisions:
+    """Return what a person decided about one held visit; `index`: of the decisions about its step at once."""
+    activation = Activation(held.node, held.path, state.node_of(held).arrived + index, None, None)
     activation.clock, activation.attempt, activation.input = held.clock, held.attempt, held.input
     activation.started = now
     assert held.error is not None
@@ -58,18 +74,14 @@ def settle_held(
         moves = step_completed(state, activation, now, output=output, judged=message)
     else:
         moves = step_failed(activation, held.error, now)
-    if len(state.held_steps) == 1 and state.status == "paused":
-        moves.append(ev.WorkflowResumed(reason=action, by=by))
     return moves
 
 
 def retry_all(state: RunState, now: int, *, by: str) -> Decisions:
     """Try every held step again, as a resume without arguments does."""
-    moves: Decisions = []
-    for step_id in state.held_steps:
-        moves += [m for m in settle_held(state, step_id, "retry", now, by=by) if not _resumes(m)]
-    return moves
-
-
-def _resumes(move: Any) -> bool:
-    return isinstance(move, ev.WorkflowResumed)
+    return [
+        move
+        for visits in state.held_steps.values()
+        for index, held in enumerate(visits)
+        for move in _settled(state, held, index, "retry", now, by=by)
+    ]

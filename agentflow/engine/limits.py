@@ -249,7 +249,9 @@ def _outermost(state: RunState) -> list[Activation]:
 
 
 def _innermost_first(state: RunState) -> list[Activation]:
-    return sorted(state.open.values(), key=_depth, reverse=True) + list(state.awaiting_approval.values())
+    """Return what is open or asks for consent, inner activations before the one that opened them."""
+    found = [*state.open.values(), *state.awaiting_approval.values()]
+    return sorted(found, key=_depth, reverse=True)
 
 
 def _depth(activation: Activation) -> int:

@@ -160,6 +160,11 @@ class Mail:
         elif activation in turns.waiting:
             turns.waiting.remove(activation)
 
+    @property
+    def is_at_work(self) -> bool:
+        """True while a handler is at work that does not wait for a larger budget."""
+        return any(activation.status != "waiting" for activation in self.open.values())
+
     def begin(self, activation: Activation) -> None:
         """Take an activation whose handler begins out of the inbox."""
         if self.inbox and self.inbox[0] is activation:

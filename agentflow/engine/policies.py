@@ -98,12 +98,15 @@ class Superstep(Eager):
         mail.queue.append(Queued(path, node, payload, taken, place, problem, sender))
 
     def commit(self, state: RunState, writes: Writes) -> None:
-        """Keep what an activation wrote for the barrier."""
-        state.shared.pending.append(writes)
+        """Keep what an activation wrote for the barrier; at once if it waited over the last one."""
+        if state.mail.stepping:
+            state.shared.pending.append(writes)
+        else:
+            super().commit(state, writes)
 
     def conflict(self, state: RunState, writes: Writes, base: int) -> ErrorInfo | None:
-        """Return None: the barrier finds the conflicts."""
-        return None
+        """Return None: the barrier finds the conflicts, unless the activation waited over it."""
+        return None if state.mail.stepping else super().conflict(state, writes, base)
 
     def examine(self, state: RunState, path: Path) -> None:
         """Close rounds that an activation completes which waited over the barrier; else the barrier does."""
@@ -113,7 +116,7 @@ class Superstep(Eager):
     def next(self, state: RunState, now: int) -> Decisions:
         """Complete the superstep whose activations all have ended or wait, or begin the next one."""
         mail = state.mail
-        if state.running or state.calls or mail.open:
+        if state.running or state.calls or mail.is_at_work:
             return []
         if mail.stepping:
             return self._barrier(state, now)
@@ -202,7 +205,7 @@ def begin_superstep(state: RunState) -> list[str]:
 
 def complete_superstep(state: RunState) -> None:
     """Commit the writes and close the rounds of the superstep."""
-    problem = state.shared.commit_pending(())
+    problem = state.shared.commit_pending(bases_of(state))  # of handlers that wait over the barrier
     state.mail.fatal = state.mail.fatal or problem
     for path in list(state.paths.values()):
         if path.due:

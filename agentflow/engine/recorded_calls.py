@@ -13,19 +13,40 @@ from msgspec import UNSET
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.activation import Activation
 from agentflow.engine.agents.progress import ToolRecord
+from agentflow.engine.approvals import withdrawn
+from agentflow.engine.budgets import (
+    Exceeded,
+    budget_error,
+    fails,
+    is_about_budget,
+    tool_calls_exceed,
+    wait_for_room,
+)
 from agentflow.engine.decisions import Decisions, elapsed_ms, idempotency_key, scope_fields, size_of
 from agentflow.engine.ids import derive
 from agentflow.engine.reservations import charge, terms_of
 from agentflow.engine.state import OpenCall, RunState
 from agentflow.events import catalogue as ev
 
-__all__ = ["Begun", "call_begun", "call_ended", "call_reported", "calls_left_open"]
+__all__ = [
+    "HANDLER_ENDED",
+    "Begun",
+    "call_begun",
+    "call_ended",
+    "call_reported",
+    "calls_left_open",
+    "without_room",
+]
+
+
+HANDLER_ENDED = "handler_ended"
+"""Code of calls, and reason of questions, that a handler left open when it ended."""
 
 
 class Begun(NamedTuple):
     """What a handler is told that wants to make a call: make it (`run`), here is the record (`done`), it is
-    under way already (`open`), its outcome was lost (`unknown`), or the attempt is over (`over`). Of a model
-    call also: not before an open one has ended (`wait`), or it does not fit a budget (`exceeded`).
+    under way already (`open`), its outcome was lost (`unknown`), the attempt is over (`over`), there is no
+    room for it in a budget yet (`wait`), or never will be (`exceeded`).
     """
 
     verdict: Literal["run", "done", "open", "unknown", "over", "wait", "exceeded"]
@@ -47,8 +68,10 @@ def call_begun(
     idempotent: bool,
     service: str | None = None,
     key: str | None = None,
+    now: int,
 ) -> Begun:
-    """Return whether a handler makes this call. `key`, by default `name`, tells its calls apart."""
+    """Return whether a handler makes this call at the time `now`. `key`, by default `name`, tells its calls
+    apart."""
     activation = state.mail.open.get(activation_key)
     if activation is None or activation.attempt != attempt:
         return Begun("over")
@@ -65,6 +88,10 @@ def call_begun(
             return Begun("open", call_id, stable)
         if record.state == "unknown" and not idempotent:
             return Begun("unknown", call_id, stable)
+    else:  # one that is made again has counted
+        over = tool_calls_exceed(state, activation, 1)
+        if over is not None:
+            return without_room(state, activation, call_id, over, now)
     begins = ev.ToolCallStarted(
         **scope_fields(activation),
         tool_call_id=call_id,
@@ -76,6 +103,13 @@ def call_begun(
         idempotency_key=stable,
     )
     return Begun("run", call_id, stable, decisions=[begins])
+
+
+def without_room(state: RunState, activation: Activation, call_id: str, found: Exceeded, now: int) -> Begun:
+    """Return what a handler does about a call that does not fit a budget: wait until it does, or fail."""
+    if fails(activation, found):
+        return Begun("exceeded", call_id, error=budget_error(found))
+    return Begun("wait", call_id, decisions=wait_for_room(state, activation, found, now))
 
 
 def _inherited(
@@ -167,14 +201,18 @@ def call_reported(state: RunState, call_id: str, report: Any, now: int) -> Decis
 
 
 def calls_left_open(state: RunState, activation: Activation, now: int) -> Decisions:
-    """Close the calls that a handler left open when it ended: their results will not come."""
+    """Close the calls that a handler left open when it ended, and its question about a budget: their results
+    will not come."""
     error = ErrorInfo(
         category="interrupted",
-        code="handler_ended",
+        code=HANDLER_ENDED,
         message=f"the handler of {activation.node.id} ended while this call was open",
     )
     spent = elapsed_ms(activation.attempt_started, now)
     moves: Decisions = []
+    for request in state.requests.values():
+        if request.activation is activation and is_about_budget(request.data):
+            moves += withdrawn(request, error.code)
     for call in state.calls.values():
         if call.activation is not activation:
             continue

@@ -52,11 +52,12 @@ def failure_of(state: RunState) -> ErrorInfo:
     """Return why a run with failed steps fails: the first failure."""
     assert state.first_failure is not None
     step_id, (_, error) = state.failed_steps[0], state.first_failure
+    hint = (error.details or {}).get("hint")
     return ErrorInfo(
         category=error.category,
         code=error.code,
         message=f"step {step_id} failed: {error.message}",
-        details={"step_id": step_id},
+        details={"step_id": step_id} if hint is None else {"step_id": step_id, "hint": hint},
     )
 
 

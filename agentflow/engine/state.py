@@ -99,11 +99,15 @@ class OpenRequest:
 
 
 class Timers(dict[str, int]):
-    """Deadlines by name, in microseconds since the epoch; `earliest` costs no scan of all."""
+    """Deadlines by name, in microseconds since the epoch; `earliest` costs no scan of all.
+
+    `moments` names those that are times of the wall clock and no distances: a step of it does not move them.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._heap: list[tuple[int, str]] = []
+        self.moments: set[str] = set()
 
     def __setitem__(self, name: str, due: int) -> None:
         super().__setitem__(name, due)
@@ -120,9 +124,10 @@ class Timers(dict[str, int]):
         return None
 
     def shift(self, step: int) -> None:
-        """Move every deadline by `step` microseconds."""
+        """Move every deadline but the moments by `step` microseconds."""
         for name, due in list(self.items()):
-            self[name] = due + step
+            if name not in self.moments:
+                self[name] = due + step
 
     def pause(self, names: list[str], now: int) -> dict[str, int]:
         """Disarm these deadlines; return what was left of each."""
@@ -253,6 +258,8 @@ class RunState:
     cancel_requested: WorkflowCancelRequested | None = field(default=None, init=False)
     pause: str | None = field(default=None, init=False)
     """Why the run is paused."""
+    definition_hash: str | None = field(default=None, init=False)
+    """Of the definition whose code the run goes on with."""
     paused_for: dict[str, Any] | None = field(default=None, init=False)
     """The figures of a pause for a budget."""
     draining: bool = field(default=False, init=False)
@@ -284,8 +291,8 @@ class RunState:
     """Open ones whose next decision may be due."""
     settled: dict[str, Activation] = field(default_factory=dict[str, Activation], init=False)
     """Open ones whose work is done: the end of the step is to be decided."""
-    held_steps: dict[str, Activation] = field(default_factory=dict[str, Activation], init=False)
-    """Failed steps about which a person decides, by step id."""
+    held_steps: dict[str, list[Activation]] = field(default_factory=dict[str, list[Activation]], init=False)
+    """Failed steps about which a person decides, by step id: each visit that failed, the oldest first."""
 
     # What is under way outside.
     calls: dict[str, OpenCall] = field(default_factory=dict[str, OpenCall], init=False)
@@ -430,7 +437,7 @@ class RunState:
         for activation in {
             *self.open.values(),
             *self.awaiting_approval.values(),
-            *self.held_steps.values(),
+            *(held for visits in self.held_steps.values() for held in visits),
         }:
             if activation.started:
                 activation.started += step

@@ -44,7 +44,7 @@ taken up by a later release has events of both."""
 D = TypeVar("D", bound=RunEvent, covariant=True)
 
 
-class Trace(msgspec.Struct, frozen=True, kw_only=True):
+class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The span that an event opens or closes: lower-case hex ids of W3C trace context."""
 
     trace_id: str
@@ -66,7 +66,7 @@ class Unknown(RunEvent, frozen=True, kw_only=True):
         return self.type
 
 
-class Event(msgspec.Struct, Generic[D], frozen=True, kw_only=True, omit_defaults=True):
+class Event(msgspec.Struct, Generic[D], frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One event of a run's log. `offset` counts from 0 without gap; `timestamp` may tie or step back."""
 
     id: str

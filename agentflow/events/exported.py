@@ -10,12 +10,11 @@ does not give it; the records that are kept of a trimmed run. An EventLog over s
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import msgspec
 
@@ -25,9 +24,8 @@ from agentflow.events.blobs import blob_hash
 from agentflow.events.catalogue import TERMINAL_TYPES, WorkflowStarted
 from agentflow.events.envelope import Event, StoredEvent, decode, micros, stored_event
 from agentflow.events.memory import MemoryLog
-from agentflow.events.owner import Owner
-from agentflow.events.rows import Append, RunMeta, Swept
-from agentflow.events.tombstone import Tombstone
+from agentflow.events.read_only import ReadOnlyWrites
+from agentflow.events.rows import Append, RunMeta
 
 __all__ = ["Attachment", "ExportedLog", "encode_attachment", "read_export", "read_lines"]
 
@@ -50,7 +48,7 @@ def encode_attachment(
     return msgspec.json.encode(Attachment(attachment=kind, name=name, content=content, offset=offset))
 
 
-class ExportedLog(MemoryLog):
+class ExportedLog(ReadOnlyWrites, MemoryLog):
     """The one run of a file, `workflow_id`. Reads are those of a log in memory, writes raise StoreError."""
 
     def __init__(self, path: Path, workflow_id: str) -> None:
@@ -77,62 +75,8 @@ class ExportedLog(MemoryLog):
             kept = self._runs[self.workflow_id].snapshots.setdefault(attachment.name, {})
             kept[attachment.offset or 0] = data
 
-    @property
-    def read_only(self) -> bool:
-        """As `EventLog.read_only`."""
-        return True
-
-    def append(self, batch: Append) -> asyncio.Future[None]:
-        """Refuse, because an exported file is only read."""
-        refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        refused.set_exception(self._read_only())
-        return refused
-
-    def _read_only(self) -> StoreError:
+    def _refusal(self) -> StoreError:
         return StoreError(f"{self.path} is an exported log, which cannot be changed")
-
-    def _refuse(self) -> NoReturn:
-        raise self._read_only()
-
-    async def put_blob(self, data: bytes) -> str:
-        """Refuse, because the store is only read."""
-        self._refuse()
-
-    async def put_definition(self, hash: str, source: bytes) -> None:
-        """Refuse, because the store is only read."""
-        self._refuse()
-
-    async def put_snapshot(self, workflow_id: str, kind: str, offset: int, data: bytes) -> None:
-        """Refuse, because the store is only read."""
-        self._refuse()
-
-    async def save_cursor(self, consumer: str, cursor: str) -> None:
-        """Refuse, because the store is only read."""
-        self._refuse()
-
-    async def drop_cursor(self, consumer: str) -> None:
-        """Refuse, because the store is only read."""
-        self._refuse()
-
-    async def claim(self, workflow_id: str, owner: Owner) -> int:
-        """Refuse, because the store is only read."""
-        self._refuse()
-
-    async def trim(self, workflow_id: str, before: int) -> int:
-        """Refuse, because the store is only read."""
-        self._refuse()
-
-    async def delete(self, workflow_id: str, at: int) -> Tombstone:
-        """Refuse, because the store is only read."""
-        self._refuse()
-
-    async def sweep(self, before: int) -> Swept:
-        """Refuse, because the store is only read."""
-        self._refuse()
-
-    async def probe(self) -> None:
-        """Refuse, because the store is only read."""
-        self._refuse()
 
 
 def read_export(path: Path) -> ExportedLog:

@@ -34,8 +34,10 @@ _LARGEST_SYNC_SHARE = 0.5
 # A loop that never sleeps keeps the interpreter from the writing thread: commits then take hundreds of ms or
 # do not happen at all. So while something is being written, the loop looks every 2 ms whether it was busy,
 # and if so sleeps until the commit is done, for 5 ms at most: longer would make the loop late, and gains
-# little, since a statement of many rows needs the interpreter seldom.
+# little, since a statement of many rows needs the interpreter seldom. A loop that was idle waits twice as
+# long for its next look, 16 ms at most: while a run awaits a disk of 5 ms, each look wakes it for nothing.
 _LOOK_AFTER = 0.002
+_LONGEST_LOOK = 0.016
 _BUSY_SHARE = 0.7
 _LEND_AT_MOST = 0.005
 
@@ -158,7 +160,7 @@ class GroupCommit:
         self._submitted += 1
         self._queue.put(job)
         if not self._looking:
-            self._look_later()
+            self._look_later(_LOOK_AFTER)
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
@@ -168,25 +170,27 @@ class GroupCommit:
             self._loop = loop
         return loop
 
-    def _look_later(self) -> None:
+    def _look_later(self, seconds: float) -> None:
         assert self._loop is not None
         self._looking = True
         self._cpu, self._wall = time.thread_time(), time.perf_counter()
-        self._loop.call_later(_LOOK_AFTER, self._look)
+        self._loop.call_later(seconds, self._look, seconds)
 
-    def _look(self) -> None:
+    def _look(self, seconds: float) -> None:
         """Lend the interpreter to the writing thread if the loop had it nearly all the time."""
         if self._reported >= self._submitted:
             self._looking = False
             return
         used, passed = time.thread_time() - self._cpu, time.perf_counter() - self._wall
-        if used > _BUSY_SHARE * passed:
-            self._lender.clear()
-            self._lent = True
-            if self._reported < self._submitted:
-                self._lender.wait(_LEND_AT_MOST)
-            self._lent = False
-        self._look_later()
+        if used <= _BUSY_SHARE * passed:
+            self._look_later(min(2 * seconds, _LONGEST_LOOK))
+            return
+        self._lender.clear()
+        self._lent = True
+        if self._reported < self._submitted:
+            self._lender.wait(_LEND_AT_MOST)
+        self._lent = False
+        self._look_later(_LOOK_AFTER)
 
     # -- the writing thread
 

@@ -22,7 +22,7 @@ import msgspec
 from agentflow.events.blobs import Blob
 from agentflow.events.envelope import StoredEvent
 
-__all__ = ["VARIED_TIMES", "EarlierValues", "pack", "sources_of", "text_of", "unpack"]
+__all__ = ["VARIED_TIMES", "EarlierValues", "pack", "sources_of", "text_of", "times_of", "unpack"]
 
 VARIED_TIMES: Final = 2
 """Bit of the first byte: the events of the batch have different times."""
@@ -118,16 +118,15 @@ def pack(events: Sequence[StoredEvent], batch: int = 0, earlier: EarlierValues |
     sources: list[int] = []
     if (len(texts) > 1 or earlier is not None) and max(map(len, texts)) >= _SHARED_FROM:
         texts = _leave_out(texts, copies, batch, earlier, sources)
-    last = events[-1].ts
-    varied = any(event.ts != last for event in events)
-    times = [event.ts for event in events] if varied else None
-    blobs = [
-        (number, blob.at, blob.name, blob.hidden)
-        for number, event in enumerate(events)
-        if event.blobs
-        for blob in event.blobs
-    ]
-    lengths = [len(text) for text in texts]
+    times: list[int] | None = [event.ts for event in events]
+    varied = times.count(times[0]) != len(times)
+    if not varied:
+        times = None
+    blobs: list[_BlobRef] = []
+    for number, event in enumerate(events):
+        if event.blobs:
+            blobs += [(number, blob.at, blob.name, blob.hidden) for blob in event.blobs]
+    lengths = [*map(len, texts)]
     if blobs or sources:
         head = msgspec.msgpack.encode(_Head(lengths, times, copies, sources, blobs))
     else:
@@ -189,6 +188,16 @@ def text_of(packed: bytes) -> bytes:
 def sources_of(packed: bytes) -> list[int]:
     """Return the numbers of the batches that this one cannot be read without."""
     return _open(packed)[0].sources
+
+
+def times_of(packed: bytes) -> tuple[int, int] | None:
+    """Return the earliest and the latest time of the events of a batch whose times differ; None if it is
+    damaged."""
+    try:
+        times = _open(packed)[0].times
+    except (msgspec.DecodeError, zlib.error, IndexError):
+        return None
+    return (min(times), max(times)) if times else None
 
 
 def _open(packed: bytes) -> tuple[_Head, bytes, int]:

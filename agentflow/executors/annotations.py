@@ -138,12 +138,12 @@ def _shown(member: Any) -> str:
     return member.__name__ if is_typeddict(member) else _name(member)
 
 
-def type_keys(annotation: Any) -> tuple[Hashable, ...]:
+def type_keys(annotation: Any, _inside: tuple[Any, ...] = ()) -> tuple[Hashable, ...]:
     """Return what tells the types apart that an annotation stands for: equal keys are taken by equal values.
 
     One for each member of a union and each value of a Literal. Of a generic class only the class counts,
     because its values do not know their parameters; containers are known by their elements, a TypedDict by
-    its keys.
+    its keys, inside itself by its class.
     """
     keys: dict[Hashable, None] = {}
     for member in members_of(annotation):
@@ -155,38 +155,47 @@ def type_keys(annotation: Any) -> tuple[Hashable, ...]:
             keys[Any] = None
         elif member is None:
             keys[_NONE] = None
-        elif is_typeddict(member):
+        elif is_typeddict(member) and member not in _inside:
             required, types = _keys_of(member)
-            keys["TypedDict", required, frozenset((name, _key(kind)) for name, kind in types.items())] = None
+            around = (*_inside, member)
+            found = frozenset((name, _key(kind, around)) for name, kind in types.items())
+            keys["TypedDict", required, found] = None
         elif not all(is_any(arg) for arg in args if arg is not Ellipsis) and _is_container(origin):
-            parts = tuple(arg if arg is Ellipsis else _key(arg) for arg in args)
+            parts = tuple(arg if arg is Ellipsis else _key(arg, _inside) for arg in args)
             keys[origin, parts] = None
         else:
             keys[origin or member] = None
     return tuple(keys)
 
 
-def _key(annotation: Any) -> Hashable:
-    return frozenset(type_keys(annotation))
+def _key(annotation: Any, inside: tuple[Any, ...]) -> Hashable:
+    return frozenset(type_keys(annotation, inside))
 
 
 def _is_container(kind: Any) -> bool:
     return isinstance(kind, type) and (issubclass(kind, _CONTAINERS) or kind in (Sequence, Set, Mapping))
 
 
-def classes_in(annotation: Any) -> Iterator[type]:
-    """Yield every class that an annotation names, inside lists and unions too."""
+def classes_in(annotation: Any, _inside: tuple[Any, ...] = ()) -> Iterator[type]:
+    """Yield every class that an annotation names, inside lists, unions and TypedDicts too; Any is none."""
     for member in members_of(annotation):
         origin, args = get_origin(member), get_args(member)
         if origin is Literal:
             yield from (type(value) for value in args)
+            continue
+        if member is Any:
+            continue
+        if is_typeddict(origin or member):  # its values are dicts; it may name itself
+            if member not in _inside:
+                for value in _keys_of(origin or member)[1].values():
+                    yield from classes_in(value, (*_inside, member))
             continue
         kind = origin or member
         if isinstance(kind, type):
             yield kind
         for arg in args:
             if arg is not Ellipsis:
-                yield from classes_in(arg)
+                yield from classes_in(arg, _inside)
 
 
 def rank(annotation: Any, value: Any) -> Rank | None:

@@ -300,7 +300,8 @@ class WorkflowContext(Generic[Out, WOut]):
 
         Plain functions run in a thread. A call whose result was lost is repeated only if `side_effect` is
         none or read, or it is `idempotent`; else OutcomeUnknown is raised. What the function raises is
-        raised here, and the next attempt calls it again.
+        raised here, and the next attempt calls it again. Raises ToolError (`budget_exceeded`) if the call
+        does not fit a budget that says `on_exceeded: fail`.
         """
         self._check_open("run_once")
         from agentflow.executors.calls import caller_of
@@ -335,10 +336,12 @@ class WorkflowContext(Generic[Out, WOut]):
         `prompt`: a text, or messages with `role` and `text` (Message). `model`: `provider:model` or an alias,
         None the default of the Runtime. With `output_type` the answer is JSON of that type, whose value is
         `data`; a wrong one is asked for again, twice. `parameters` go to the model: temperature, max_tokens.
-        The budgets of the run and of the step bound the call.
+        The budget of the run bounds the call: one that does not fit waits while the run is paused or a person
+        is asked, by `on_exceeded`; the handler may begin again meanwhile. Recorded functions are bounded by
+        `max_tool_calls` alike.
 
-        Raises ModelError, whose `info` says why (`budget_exceeded` if it does not fit), and
-        ModelResolutionError.
+        Raises ModelError, whose `info` says why (`budget_exceeded` with `on_exceeded: fail`, or if the person
+        refuses), and ModelResolutionError.
         """
         self._check_open("call_model")
         schema = None if output_type is None else schema_of(output_type)

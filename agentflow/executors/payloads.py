@@ -391,8 +391,32 @@ def _nesting(body: bytes) -> int:
 
 
 def convert(value: Any, annotation: Any) -> Any:
-    """Return JSON as a value of an annotated type. Raises ValueError if it does not fit."""
-    return msgspec.convert(value, annotation, str_keys=True, strict=True, dec_hook=_decode_other)
+    """Return JSON as a value of an annotated type. Raises ValueError if it does not fit.
+
+    1.0 is an integer, as JSON Schema has it, by which answers are judged.
+    """
+    try:
+        return msgspec.convert(value, annotation, str_keys=True, strict=True, dec_hook=_decode_other)
+    except msgspec.ValidationError:
+        whole = _with_integers(value)
+        if whole is value:
+            raise
+        return msgspec.convert(whole, annotation, str_keys=True, strict=True, dec_hook=_decode_other)
+
+
+def _with_integers(value: Any) -> Any:
+    """Return JSON with an int for each float without a fraction; the value itself if it has none."""
+    if type(value) is float:
+        return int(value) if value.is_integer() else value
+    if type(value) is list:
+        items = cast("list[Any]", value)
+        changed = [_with_integers(item) for item in items]
+        return changed if any(a is not b for a, b in zip(items, changed, strict=True)) else items
+    if type(value) is dict:
+        members = cast("dict[str, Any]", value)
+        found = {key: _with_integers(item) for key, item in members.items()}
+        return found if any(found[key] is not members[key] for key in members) else members
+    return value
 
 
 def _encode_other(value: Any) -> Any:

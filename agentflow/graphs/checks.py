@@ -145,7 +145,9 @@ class GraphChecks:
                 )
                 hint = f'send list[{names_of(worker.takes)}] from "{found.source}"'
                 self._tell("E_TYPE_INCOMPATIBLE", message, found.call, hint)
-            if not can_match_element(worker.sends, join.takes):
+            if not worker.sends:
+                self._tell_silent(found.worker, found.call)
+            elif not can_match_element(worker.sends, join.takes):
                 message = (
                     f'the worker "{found.worker}" sends {names_of(worker.sends)}, and "{found.join}" '
                     f"takes {names_of(join.takes)}"

@@ -140,7 +140,7 @@ def content_filtered(
     provider: str, reason: str, *, partial: str = "", finish_reason: str | None = None
 ) -> ModelError:
     """Return the error for an answer that the provider withheld or the model refused."""
-    details = {"finish_reason": finish_reason} if finish_reason is not None else None
+    details = _reason_details(finish_reason)
     return _made(provider, "agent", "content_filtered", reason, partial=partial or None, details=details)
 
 
@@ -153,8 +153,12 @@ def failed_answer(
         problem = f'the provider ended the answer with the finish reason "{redact(finish_reason, None)}"'
     else:
         problem = "the answer ended without a finish reason" if has_choice else "the answer has no choices"
-    details = {"finish_reason": finish_reason} if finish_reason is not None else None
+    details = _reason_details(finish_reason)
     return _made(provider, "transient", "server_error", problem, partial=partial or None, details=details)
+
+
+def _reason_details(finish_reason: str | None) -> dict[str, str] | None:
+    return None if finish_reason is None else {"finish_reason": redact(finish_reason, None)}
 
 
 def redact(text: str, secret: str | None) -> str:

@@ -11,7 +11,6 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
-from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from agentflow.definition.stage_schemas import Activation, Matched
@@ -28,7 +27,7 @@ _PRINTABLE = re.compile(r"[\x21-\x7e]+")
 _PIECE = re.compile(r"[^,;()\[\]{}<>\"'`|]+")
 _EMAIL = re.compile(r"(?:mailto:)?[a-z0-9._%+-]+@[a-z0-9-]+(?:\.[a-z0-9-]+)+")
 _FILE = re.compile(r"[a-z0-9_.~-]*\.[a-z][a-z0-9]{0,7}")
-_TICKS = re.compile(r"`+")
+_FENCES = re.compile(r"`+|~{3,}")
 _URL_REST = re.compile(r"(?:[\x21\x23-\x3b\x3d\x3f-\x5f\x61-\x7e]|(?<=[/=#?&])[^\W\x00-\x7f]+)*")
 """The rest of a URL: ASCII but <>"`, and letters beyond it that begin a part of the path or the query; behind
 another character they are the text that goes on without a blank."""
@@ -60,8 +59,11 @@ def _folded(char: str) -> str:
         char = chr(ord(char) - 0xFEE0)
     elif char in "\u3000\ufeff":  # the ideographic space, and the mark that some files begin with
         return " "
-    lower = _MARKS.get(char) or char.lower()
-    return lower if len(lower) == 1 else char
+    # By way of the upper case: ſ and ı have one, and are no lower case of it.
+    for found in (_MARKS.get(char, ""), char.upper().lower(), char.lower()):
+        if len(found) == 1:
+            return found
+    return char
 
 
 def mask(folded: str) -> str:
@@ -80,22 +82,51 @@ def mask(folded: str) -> str:
 
 
 def _quoted(text: str) -> Iterator[tuple[int, int]]:
-    """Yield what stands between two equal runs of back quotes."""
-    runs = list(_TICKS.finditer(text))
-    places: dict[int, list[int]] = {}
-    for index, run in enumerate(runs):
-        places.setdefault(len(run[0]), []).append(index)
-    following: dict[int, int] = {}
-    for same in places.values():
-        following.update(pairwise(same))
+    """Yield what stands between two equal runs of back quotes, and blocks of code.
+
+    A run of three or more back quotes or tildes begins a block if a line begins with a run of that character
+    which is at least as long. What precedes the first run on its line does not matter, so that words in
+    front of a text never show what it hides.
+    """
+    runs = list(_FENCES.finditer(text))
+    closing = _closing(text, runs)
     index = 0
     while index < len(runs):
-        closing = following.get(index)
-        if closing is None:
+        end = closing[index]
+        if end is None:
             index += 1
             continue
-        yield runs[index].start(), runs[closing].end()
-        index = closing + 1
+        yield runs[index].start(), runs[end].end()
+        index = end + 1
+
+
+def _closing(text: str, runs: list[re.Match[str]]) -> list[int | None]:
+    """Return for each run the index of the next one that closes it."""
+    found: list[int | None] = [None] * len(runs)
+    equal: dict[int, int] = {}
+    lines: dict[str, list[tuple[int, int]]] = {"`": [], "~": []}  # length and index; the nearest is the last
+    for index in range(len(runs) - 1, -1, -1):
+        run = runs[index]
+        char, length = run[0][0], len(run[0])
+        longer = lines[char]
+        ends = [equal[length]] if char == "`" and length in equal else []
+        if length >= 3:
+            place = bisect_right(longer, -length, key=lambda known: -known[0])
+            ends += [longer[place - 1][1]] if place else []
+        found[index] = min(ends, default=None)
+        if char == "`":
+            equal[length] = index
+        if length >= 3 and _begins_line(text, run.start()):
+            while longer and longer[-1][0] <= length:
+                longer.pop()
+            longer.append((length, index))
+    return found
+
+
+def _begins_line(text: str, at: int) -> bool:
+    """Return whether only blanks, at most three, stand before a place on its line."""
+    before = text[max(0, at - 4) : at].rstrip(" ")
+    return before[-1:] in ("", "\n", "\r") and (at < 4 or len(before) > 0)
 
 
 def _links(text: str) -> Iterator[tuple[int, int]]:
@@ -139,7 +170,7 @@ def classify(message: str, *, review: bool = False) -> Activation:
     prefix = _PREFIX.match(folded)
     if prefix is not None:
         return _workflow("explicit_prefix", matched, message[prefix.end() :].strip(), review)
-    if intent and action and not _asks_what(text):
+    if intent and action and not _asks_what(text, action):
         return _workflow("semantic_detector", matched, message.strip(), review)
     return Activation(
         mode="direct_answer",
@@ -226,9 +257,12 @@ def _is_negated(text: str, hit: _Hit, negations: list[_Hit]) -> bool:
     return False
 
 
-def _asks_what(text: str) -> bool:
+def _asks_what(text: str, action: list[_Hit]) -> bool:
     """Return whether the text is a question about the subject."""
-    return bool(_hits(text, terms.DEFINITION)) and not _hits(text, terms.REQUEST)
+    if _hits(text, terms.REQUEST):
+        return False
+    first = min(hit.start for hit in action)
+    return bool(_hits(text, terms.DEFINITION) or _hits(text[:first], terms.DEFINITION_BEFORE))
 
 
 # -- terms --------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ __all__ = [
     "BUILD_NOT_AFTER",
     "CLAUSE_ENDS",
     "DEFINITION",
+    "DEFINITION_BEFORE",
     "INTENT",
     "LONGER",
     "NEGATION",
@@ -47,6 +48,27 @@ BUILD_NOT_AFTER."""
 BUILD_BEFORE = "一個个條条套份好出成"
 BUILD_NOT_AFTER = "福封土基"
 
+_NOT_RUN = (
+    *(
+        "不要",
+        "先不",
+        "先別",
+        "先别",
+        "請別",
+        "请别",
+        "勿",
+        "不必",
+        "不用",
+        "不需",
+        "無需",
+        "无需",
+        "無須",
+        "无须",
+    ),
+    *("暫不", "暂不", "不想"),
+)
+_DO_NOT_RUN = ("do not", "don't", "dont", "no need to")
+
 REVIEW = (
     "先給我看",
     "先给我看",
@@ -57,21 +79,24 @@ REVIEW = (
     "先給我計劃",
     "先給我計畫",
     "先给我计划",
+    "先讓我看",
+    "先让我看",
+    "等我確認",
+    "等我确认",
     "確認後再執行",
     "确认后再执行",
-    "不要執行",
-    "不要执行",
-    "先不執行",
-    "先不执行",
+    *(f"{no}{run}" for no in _NOT_RUN for run in ("執行", "执行")),
     "review first",
+    "review-first",
     "let me review",
+    "let me see the plan",
     "plan only",
+    "plan-only",
     "dry run",
+    "dry-run",
+    "dryrun",
     "show me the plan",
-    "don't execute",
-    "do not execute",
-    "don't run",
-    "do not run",
+    *(f"{no} {run}" for no in _DO_NOT_RUN for run in ("execute", "run")),
 )
 
 NEGATION = (
@@ -101,13 +126,26 @@ NEGATION = (
     "will not",
     "won't",
     "rather not",
+    "did not",
+    "didn't",
+    "does not",
+    "doesn't",
+    "not to",
+    "not going to",
     "never",
     "no need to",
+    "no need for",
+    "without",
+    "instead of",
+    "rather than",
+    "avoid",
     "stop",
     "cancel",
 )
 NEGATION_AT_START = ("別", "别")
 NEGATION_AT_START_AFTER = "請请先"
+
+_HOW = ("怎麼", "怎么", "怎樣", "怎样", "如何")
 
 DEFINITION = (
     "是什麼",
@@ -121,7 +159,9 @@ DEFINITION = (
     "为什么",
     "為何",
     "为何",
+    *(f"{how}{act}" for how in _HOW for act in ("建", "設計", "设计", "規劃", "规划", "拆步驟", "拆步骤")),
     "what is",
+    "what exactly",
     "what's",
     "what are",
     "what does",
@@ -131,6 +171,12 @@ DEFINITION = (
     "how can i",
     "why",
 )
+DEFINITION_BEFORE = (
+    *("how to", "how would", "how should", "how could", "should i", "should we", "is it a good idea"),
+    *("is there a", "is there any", "are there any", "does the", "does a", "do you know"),
+    *("where can i", "where do i", "which workflow", "who made", "who wrote", "when was", "when did"),
+)
+"""Counted only before the first action term: behind it they are part of what is to be done."""
 REQUEST = ("幫我", "帮我", "替我", "請", "请", "我要", "我想", "please", "for me", "i want", "i need")
 
 LONGER = {

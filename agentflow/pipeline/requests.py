@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, NamedTuple, cast
 
@@ -404,7 +405,7 @@ class Requests:
             name=template or "request",
         )
         roots = self.settings.roots
-        folder = None if workspace is None else workspace_in(roots, workspace)
+        folder = None if workspace is None else await asyncio.to_thread(workspace_in, roots, workspace)
         root = str(roots[0].resolve())
         request: dict[str, Any] = {
             "message": message,
@@ -429,7 +430,9 @@ class Requests:
             by=by,
             trusted=trusted,
         )
-        await asyncio.to_thread(os.makedirs, folder or f"{root}/{run.workflow_id}", exist_ok=True)
+        if folder is None:
+            with suppress(OSError):  # a step that needs it says so
+                await asyncio.to_thread(os.makedirs, f"{root}/{run.workflow_id}", exist_ok=True)
         return run
 
     async def _execution(self) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import msgspec
 
 from agentflow.config import data_folder
-from agentflow.definition.diagnostics import did_you_mean
+from agentflow.definition.diagnostics import Diagnostic, did_you_mean
 from agentflow.definition.toolsets import PolicyRule, SideEffectClass
 from agentflow.definition.type_errors import explain
-from agentflow.errors import ConfigurationError
+from agentflow.errors import ConfigurationError, InvalidOptions
 
 STATE_FILE = ".agentflow-workflow-state.jsonl"
 
@@ -98,13 +98,25 @@ def default_workspace_root() -> Path:
 
 
 def workspace_in(roots: tuple[Path, ...], wanted: str) -> str:
-    """Return the real path of a workspace. Raises ConfigurationError if it lies below none of the roots."""
-    path = Path(wanted).expanduser()
-    real = (path if path.is_absolute() else roots[0] / path).resolve()
-    for root in roots:
-        if real == root.resolve() or root.resolve() in real.parents:
-            return str(real)
-    raise ConfigurationError(
-        f"workspace {wanted} lies below no folder of pipeline.workspace_roots",
-        hint="add its folder to [pipeline] workspace_roots",
-    )
+    """Return the real path of a workspace, and make the directory.
+
+    Raises InvalidOptions if it lies below none of the roots, or cannot be made.
+    """
+    try:
+        path = Path(wanted).expanduser()
+        real = (path if path.is_absolute() else roots[0] / path).resolve()
+        if not any(real == root.resolve() or root.resolve() in real.parents for root in roots):
+            raise _refused(
+                f"workspace {wanted[:200]} lies below no folder of pipeline.workspace_roots",
+                "add its folder to [pipeline] workspace_roots",
+            )
+        real.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError, RuntimeError) as error:  # a name too long, a NUL, ~ of an unknown user
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise _refused(f"workspace {wanted[:200]!r} cannot be made: {why}", None) from None
+    return str(real)
+
+
+def _refused(message: str, hint: str | None) -> InvalidOptions:
+    problem = Diagnostic(code="E_WORKSPACE", severity="error", message=message, path="/workspace", hint=hint)
+    return InvalidOptions([problem])

@@ -24,7 +24,7 @@ class KeptState:
     def __init__(self, workflow: Workflow) -> None:
         declared = workflow.shared
         self._reducers = {key: spec.reducer for key, spec in declared.items() if spec.reducer is not None}
-        self._has_barriers = workflow.options.policy == "superstep"
+        self._is_stepping = False
         self._pending: list[ev.WorkflowStepCompleted] = []
         self.private: dict[str, dict[str, Any]] = {}
         self.shared: dict[str, Any] = {
@@ -42,9 +42,12 @@ class KeptState:
                 self.private.setdefault(data.step_id, {}).update(data.state.private)
             if data.state.shared:
                 self._pending.append(data)
-                if not self._has_barriers:
+                if not self._is_stepping:
                     self._commit()
+        elif isinstance(data, ev.SuperstepStarted):
+            self._is_stepping = True
         elif isinstance(data, ev.SuperstepCompleted):
+            self._is_stepping = False
             self._commit()
 
     def edit(self, edits: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ functions and prices are not needed, so a run stays readable whatever has become
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec import UNSET
@@ -15,90 +15,26 @@ from msgspec import UNSET
 from agentflow.definition.conversation import Usage, add_usage
 from agentflow.definition.delegates import usage_of
 from agentflow.definition.failure import ErrorInfo
-from agentflow.definition.ir import NodeBase, Options, Workflow, canonical_json, decode_ir
+from agentflow.definition.ir import Workflow, canonical_json, decode_ir
 from agentflow.definition.kinds import kind_of
-from agentflow.definition.limits import Limits, limits_of, merged
+from agentflow.definition.limits import Limits, asks_for_budget, limits_of, merged
 from agentflow.definition.node import handles_error
-from agentflow.definition.pipeline_nodes import DELEGATE
-from agentflow.definition.policy import NO_RETRY
 from agentflow.errors import LogCorrupt
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import Event
 from agentflow.events.ids import micros
 from agentflow.records.clocks import RESUME, RUN, Clocks
+from agentflow.records.folded_work import Call, Step, Work, group_of, items_of, key_of, nodes_of, timer_of
 from agentflow.records.kept_state import KeptState
 from agentflow.records.outputs import OutputFold
 from agentflow.records.pipeline import PLAN_STEPS, PipelineFold
 from agentflow.records.requests import RequestRecord, request_record
-from agentflow.records.runs import FoldedStep
 from agentflow.records.slots import Slots
 
 __all__ = ["RunFold"]
 
 _NO_USAGE = Usage()
 _ONE_TOOL_CALL = Usage(tool_calls=1, cost_usd=0.0)
-_KEPT_ITEMS = ("succeeded", "skipped")
-
-
-class _Work(msgspec.Struct, eq=False):
-    """An activation of a step, or one iteration of it (`item` is its element)."""
-
-    key: str
-    step: _Step
-    index: int | None = None
-    item: Any = None
-    state: str = "pending"
-    has_agent: bool = False
-    asked_at: int | None = None  # µs; since then its agent wants a model call
-    left: dict[str, int] = {}  # what was left of its time limits when it began to wait (µs)
-    delegated: str = ""  # its first call, which is that of its delegate if it has a foreign one
-    tool_calls: set[str] = set()  # ids that are counted, of this round of its agent
-
-
-class _Step:
-    """A step of the graph, and where it stands."""
-
-    def __init__(self, node: NodeBase, options: Options, *, has_error_edge: bool = False) -> None:
-        self.node = node
-        kind = kind_of(node)
-        self.takes_slot = kind.takes_slot(node)
-        self.at_once = kind.at_once(node, options)  # items at work; None: no limit of its own
-        self.has_handler = kind.is_handled  # its work begins with workflow.step_started
-        self.absorbs = has_error_edge or (self.has_handler and node.on_error == "skip")
-        policy = node.policy
-        self.retry = (policy.retry if policy else None) or kind.retry or NO_RETRY
-        self.bills_calls = bool(node.metadata) and DELEGATE in node.metadata
-        self.is_map = bool(node.for_each) or kind.spreads(node)
-        self.state = "pending"
-        self.attempt = 0  # of the latest activation; 0 before the first
-        self.visits = 0
-        self.output: Any = None
-        self.error: ErrorInfo | None = None
-        self.items: dict[int, _Work] | None = None  # by index; None before a for_each has begun
-        self.is_held = False  # True while a person decides what follows from its failure
-
-    def shown(self) -> FoldedStep:
-        items: dict[str, int] | None = None
-        if self.items is not None:
-            items = {}
-            for item in self.items.values():
-                items[item.state] = items.get(item.state, 0) + 1
-        return FoldedStep(
-            state=self.state,
-            attempt=self.attempt,
-            visits=self.visits,
-            output=self.output,
-            error=None if self.error is None else msgspec.to_builtins(self.error),
-            items=items,
-        )
-
-
-class _Call(NamedTuple):
-    """A call without a recorded end; of a model with what is reserved for it."""
-
-    kind: str
-    tokens: int = 0
-    cost: float | None = None
 
 
 class RunFold:
@@ -109,10 +45,10 @@ class RunFold:
         self.next_offset = 0
         self._workflow = workflow
         self._steps = {
-            step_id: _Step(node, workflow.options, has_error_edge=has_error_edge)
-            for step_id, node, has_error_edge in _nodes_of(workflow)
+            step_id: Step(node, workflow.options, has_error_edge=has_error_edge)
+            for step_id, node, has_error_edge in nodes_of(workflow)
         }
-        self._items: dict[str, dict[int, _Work]] = {}  # of steps at work, by activation and index
+        self._items: dict[str, dict[int, Work]] = {}  # of steps at work, by activation and index
         self._begin: ev.WorkflowStarted | None = None
         self._state = "pending"
         self._pause: str | None = None
@@ -127,9 +63,9 @@ class RunFold:
         self._limits: Limits = {}
         self._step_limits: dict[str, Limits] = {}
         self._clocks = Clocks()
-        self._open: dict[str, _Work] = {}
+        self._open: dict[str, Work] = {}
         self._slots = Slots(workflow.options.max_parallel)
-        self._calls: dict[str, _Call] = {}
+        self._calls: dict[str, Call] = {}
         self._requests: dict[str, RequestRecord] = {}
         self._waits: dict[str, str] = {}  # id of an open request to the key of the work that waits for it
         self._children: list[str] = []
@@ -142,7 +78,7 @@ class RunFold:
         self.pipeline: PipelineFold | None = None
         """Of a run of format `pipeline`."""
 
-    def _shown(self) -> list[tuple[str, _Step]]:
+    def _shown(self) -> list[tuple[str, Step]]:
         """Return the steps that do work: starts and ends are shown by what the run came to."""
         return [(i, step) for i, step in self._steps.items() if not kind_of(step.node).is_border]
 
@@ -279,20 +215,20 @@ class RunFold:
         self._moves(ts)
         step = self._steps[data.step_id]
         step.attempt = data.attempt
-        key = _key(data)
+        key = key_of(data)
         if data.iteration is None:
-            work = _Work(key, step)
+            work = Work(key, step)
             step.visits = max(step.visits, data.visit + 1)
-            step.state, step.is_held = "running", False
+            step.state, step.held = "running", 0
             self._clock = data.clock + 1
             if step.is_map:
-                self._items[key] = step.items = _items(step, data, key)
+                self._items[key] = step.items = items_of(step, data, key)
         else:
             work = self._items[data.activation][data.iteration]
         work.state = "running"
         self._open[key] = work
         if step.takes_slot and not (step.is_map and work.index is None):
-            self._slots.take(key, *_group(work))
+            self._slots.take(key, *group_of(work))
         if data.child is not UNSET and "workflow_id" in data.child:
             self._linked.add(key)
         elif data.child is not UNSET and "graph" in data.child:
@@ -309,7 +245,7 @@ class RunFold:
     def _step_completed(self, data: ev.WorkflowStepCompleted, offset: int, ts: int) -> None:
         if self._state == "waiting":
             self._moves(ts)  # a child run has ended
-        if data.usage is not UNSET and _key(data) in self._linked:
+        if data.usage is not UNSET and key_of(data) in self._linked:
             self._usage = add_usage(self._usage, data.usage)
         step = self._close(data, "succeeded", ts)
         if data.iteration is None:
@@ -318,9 +254,9 @@ class RunFold:
     def _step_failed(self, data: ev.WorkflowStepFailed, offset: int, ts: int) -> None:
         self._moves(ts)
         details = data.error.details or {}
-        if _key(data) in self._linked and "usage" in details:
+        if key_of(data) in self._linked and "usage" in details:
             self._usage = add_usage(self._usage, msgspec.convert(details["usage"], Usage))
-        was_held = self._steps[data.step_id].is_held
+        was_held = self._steps[data.step_id].held > 0 and key_of(data) not in self._open
         state = "cancelled" if data.error.category == "cancelled" else "failed"
         step = self._close(data, state, ts)
         if data.iteration is not None:
@@ -329,7 +265,7 @@ class RunFold:
         is_held = state == "failed" and step.node.required and self._holds_failures and not was_held
         is_held = is_held and not data.path and not step.absorbs
         if is_held and not handles_error(step.node, data.error.code):
-            step.is_held = True  # a person decides what follows from it
+            step.held += 1  # a person decides what follows from it
         else:
             step.output, step.error = None, data.error
 
@@ -341,26 +277,26 @@ class RunFold:
 
     def _step_waiting(self, data: ev.WorkflowStepWaiting, offset: int, ts: int) -> None:
         if data.for_ == "child":
-            self._stand_still(self._open[_key(data)], ts)
+            self._stand_still(self._open[key_of(data)], ts)
         if data.messages is not UNSET:
             self._moves(ts)
             for message in data.messages:  # a request of the child that a node of this graph answers
-                self._waits[message.payload["request_id"]] = _key(data)
+                self._waits[message.payload["request_id"]] = key_of(data)
                 self._routed[message.payload["request_id"]] = data.step_id
         if data.iteration is None:
             self._steps[data.step_id].state = "waiting"
 
     def _step_retrying(self, data: ev.WorkflowStepRetrying, offset: int, ts: int) -> None:
         step = self._steps[data.step_id]
-        if data.iteration is None and step.is_held:  # it goes back to where it was before it was dispatched
-            step.is_held, step.state = False, "pending"
+        if data.iteration is None and step.held and key_of(data) not in self._open:
+            step.held, step.state = step.held - 1, "pending"  # as before it was dispatched
             return
         if data.path:  # a step of several child paths is shown as the last event left it
             step.state = "running"
-        self._restart(self._open[_key(data)], step, data, ts)
+        self._restart(self._open[key_of(data)], step, data, ts)
 
     def _restart(
-        self, work: _Work, step: _Step, data: ev.WorkflowStepRetrying | ev.AgentRetrying, ts: int
+        self, work: Work, step: Step, data: ev.WorkflowStepRetrying | ev.AgentRetrying, ts: int
     ) -> None:
         step.attempt = data.next_attempt
         self._clocks.stop(f"attempt {work.key}")
@@ -371,16 +307,16 @@ class RunFold:
         if data.kind != "repair":  # a repair goes on at once, in the same conversation
             self._clocks.start(f"retry {work.key}", ts, data.delay_ms / 1000)
 
-    def _close(self, data: Any, state: str, ts: int) -> _Step:
+    def _close(self, data: Any, state: str, ts: int) -> Step:
         """Take what ends out of the open work, and return its step; it may end without having begun."""
-        step, key = self._steps[data.step_id], _key(data)
+        step, key = self._steps[data.step_id], key_of(data)
         work = self._open.pop(key, None)
         self._linked.discard(key)
         if work is not None:
             self._clocks.stop(f"deadline {key}", f"attempt {key}", f"retry {key}")
             self._free_slot(key, ts)
         elif data.iteration is None:
-            step.visits, step.is_held = max(step.visits, data.visit + 1), False
+            step.visits, step.held = max(step.visits, data.visit + 1), max(step.held - 1, 0)
         else:
             work = self._items[data.activation][data.iteration]
         if data.iteration is None:
@@ -394,10 +330,10 @@ class RunFold:
     # -- timers
 
     def _timer_scheduled(self, data: ev.TimerScheduled, offset: int, ts: int) -> None:
-        self._clocks.due[_timer(data)] = micros(data.due_at)
+        self._clocks.due[timer_of(data)] = micros(data.due_at)
 
     def _timer_over(self, data: ev.TimerFired | ev.TimerCancelled, offset: int, ts: int) -> None:
-        self._clocks.stop(_timer(data))
+        self._clocks.stop(timer_of(data))
         self._moves(ts)
 
     # -- requests
@@ -408,13 +344,15 @@ class RunFold:
             if data.supersedes is not UNSET:
                 self._requests.pop(data.supersedes, None)
                 self._clocks.stop(f"approval {data.supersedes}")
-        if isinstance(data, ev.InputRequested) and self._asks_by_message(data.step_id):
+        if isinstance(data, ev.InputRequested) and self._asks_by_message(
+            data.step_id, data.request_type, data.request
+        ):
             if data.deadline is not UNSET:  # its activation ends, and the answer is a message
                 self._clocks.due[f"input {data.request_id}"] = micros(data.deadline)
         elif isinstance(data, ev.ApprovalRequested) and data.kind == "step" and not self._is_linked(data):
             self._steps[data.step_id].state = "waiting"
         else:
-            work = self._open[_key(data)]
+            work = self._open[key_of(data)]
             self._stand_still(work, ts)
             if (
                 isinstance(data, ev.InputRequested)
@@ -434,9 +372,9 @@ class RunFold:
 
     def _is_linked(self, data: Any) -> bool:
         """Return whether a child run asks."""
-        return _key(data) in self._linked
+        return key_of(data) in self._linked
 
-    def _stand_still(self, work: _Work, ts: int) -> None:
+    def _stand_still(self, work: Work, ts: int) -> None:
         """Let work wait for a person or a child run: that counts against no limit of the step."""
         if work.state == "running":
             work.state = "waiting"
@@ -447,7 +385,7 @@ class RunFold:
         for waiting in self._slots.give_back(key):
             self._go_on(self._open[waiting], ts)
 
-    def _go_on(self, work: _Work, ts: int) -> None:
+    def _go_on(self, work: Work, ts: int) -> None:
         """Put work to work again, and its clocks."""
         work.state = "running"
         if work.index is None:
@@ -458,10 +396,10 @@ class RunFold:
             self._clocks.release(work.left, ts)
         work.left = {}
 
-    def _insist(self, work: _Work, ts: int) -> None:
+    def _insist(self, work: Work, ts: int) -> None:
         """Let queued work go on without a free slot, because the log says that it did."""
         if self._slots.is_queued(work.key):
-            self._slots.take(work.key, *_group(work))
+            self._slots.take(work.key, *group_of(work))
             self._go_on(work, ts)
 
     def _decided(self, data: ev.ApprovalGranted | ev.ApprovalDenied, offset: int, ts: int) -> None:
@@ -474,11 +412,9 @@ class RunFold:
     def _answered(self, data: ev.InputReceived | ev.InputCancelled, offset: int, ts: int) -> None:
         self._clocks.stop(f"input {data.request_id}")
         request = self._close_request(data.request_id, ts)
-        if request is None or request.request_type != "budget" or isinstance(data, ev.InputCancelled):
+        if request is None or isinstance(data, ev.InputCancelled) or self._is_linked(data):
             return
-        if self._is_linked(data):
-            return
-        if self._asks_by_message(request.step_id):
+        if not asks_for_budget(request.request_type, request.subject):
             return
         if data.value["choice"] != "fail":
             scope, limit = request.subject["scope"], request.subject["limit"]
@@ -489,23 +425,21 @@ class RunFold:
             else:
                 self._step_limits[scope] = raised
 
-    def _asks_by_message(self, step_id: Any) -> bool:
-        return self._steps[step_id].has_handler
+    def _asks_by_message(self, step_id: Any, request_type: Any, request: Any) -> bool:
+        return self._steps[step_id].has_handler and not asks_for_budget(request_type, request)
 
     def _plan_compiled(self, data: ev.PlanCompiled, offset: int, ts: int) -> None:
         """Take in the steps of a plan, which become known in the run."""
         graph = decode_ir(canonical_json(data.ir))
-        for step_id, node, has_error_edge in _nodes_of(graph, PLAN_STEPS):
-            self._steps.setdefault(
-                step_id, _Step(node, self._workflow.options, has_error_edge=has_error_edge)
-            )
+        for step_id, node, has_error_edge in nodes_of(graph, PLAN_STEPS):
+            self._steps.setdefault(step_id, Step(node, self._workflow.options, has_error_edge=has_error_edge))
             if limits := limits_of(node.budget):
                 self._step_limits.setdefault(step_id, limits)
 
     def _take_graph(self, graph: Workflow, prefix: str) -> None:
         """Take in the nodes of a graph that became known with the start of its step."""
-        for step_id, node, has_error_edge in _nodes_of(graph, prefix):
-            self._steps[step_id] = _Step(node, self._workflow.options, has_error_edge=has_error_edge)
+        for step_id, node, has_error_edge in nodes_of(graph, prefix):
+            self._steps[step_id] = Step(node, self._workflow.options, has_error_edge=has_error_edge)
             self._step_limits |= {step_id: limits} if (limits := limits_of(node.budget)) else {}
 
     def _superstep_started(self, data: ev.SuperstepStarted, offset: int, ts: int) -> None:
@@ -522,28 +456,28 @@ class RunFold:
         work = self._open.get(key)
         if work is None or work.state != "waiting" or key in self._waits.values():
             return request
-        if not work.step.takes_slot or self._slots.take_again(key, *_group(work)):
+        if not work.step.takes_slot or self._slots.take_again(key, *group_of(work)):
             self._go_on(work, ts)
         return request
 
     # -- agents and calls
 
     def _agent_initialized(self, data: ev.AgentInitialized, offset: int, ts: int) -> None:
-        work, retry = self._open[_key(data)], self._steps[data.step_id].retry
+        work, retry = self._open[key_of(data)], self._steps[data.step_id].retry
         work.has_agent, work.asked_at = True, None
         self._clocks.stop(f"retry {work.key}")
         if retry.timeout is not None:
             self._clocks.start(f"attempt {work.key}", ts, retry.timeout)
 
     def _agent_processing(self, data: ev.AgentProcessing, offset: int, ts: int) -> None:
-        self._open[_key(data)].asked_at = ts
+        self._open[key_of(data)].asked_at = ts
 
     def _input_resolved(self, data: ev.NodeLlmInputResolved, offset: int, ts: int) -> None:
-        work = self._open[_key(data)]
+        work = self._open[key_of(data)]
         work.has_agent, work.asked_at = True, ts
 
     def _agent_retrying(self, data: ev.AgentRetrying, offset: int, ts: int) -> None:
-        work = self._open[_key(data)]
+        work = self._open[key_of(data)]
         if data.kind == "restart":
             self._restart(work, self._steps[data.step_id], data, ts)
         elif data.kind == "model":
@@ -553,13 +487,13 @@ class RunFold:
             work.asked_at = ts
 
     def _model_started(self, data: ev.ModelCallStarted, offset: int, ts: int) -> None:
-        work = self._open[_key(data)]
+        work = self._open[key_of(data)]
         self._clocks.stop(f"retry {work.key}")
         self._extend_attempt(work, ts)
         work.asked_at = None
         work.tool_calls.clear()
         self._insist(work, ts)
-        self._calls[data.model_call_id] = _Call("model", data.reserved.tokens, data.reserved.cost_usd)
+        self._calls[data.model_call_id] = Call("model", data.reserved.tokens, data.reserved.cost_usd)
 
     def _model_completed(self, data: ev.ModelCallCompleted, offset: int, ts: int) -> None:
         self._calls.pop(data.model_call_id, None)
@@ -567,13 +501,13 @@ class RunFold:
 
     def _model_failed(self, data: ev.ModelCallFailed, offset: int, ts: int) -> None:
         self._calls.pop(data.model_call_id, None)
-        self._open[_key(data)].asked_at = ts
+        self._open[key_of(data)].asked_at = ts
         self._interrupted(data.error, ts)
         if data.usage is not UNSET:
             self._usage = add_usage(self._usage, data.usage)
 
     def _tool_started(self, data: ev.ToolCallStarted, offset: int, ts: int) -> None:
-        work, timeout = self._open[_key(data)], self._steps[data.step_id].retry.timeout
+        work, timeout = self._open[key_of(data)], self._steps[data.step_id].retry.timeout
         if data.tool_call_id not in work.tool_calls:  # not a repetition of the same call
             work.tool_calls.add(data.tool_call_id)
             self._usage = add_usage(self._usage, _ONE_TOOL_CALL)
@@ -582,14 +516,14 @@ class RunFold:
         if not work.has_agent and timeout is not None:
             self._clocks.start(f"attempt {work.key}", ts, timeout)
         self._insist(work, ts)
-        self._calls[data.tool_call_id] = _Call("tool")
+        self._calls[data.tool_call_id] = Call("tool")
 
     def _tool_ended(self, data: ev.ToolCallCompleted | ev.ToolCallFailed, offset: int, ts: int) -> None:
         self._calls.pop(data.tool_call_id, None)
         is_over = isinstance(data, ev.ToolCallCompleted) or not data.will_retry
         if data.replayed is not UNSET and is_over:  # nothing was called
             self._usage = msgspec.structs.replace(self._usage, tool_calls=self._usage.tool_calls - 1)
-        work = self._open.get(_key(data))
+        work = self._open.get(key_of(data))
         if (
             work is not None
             and work.step.bills_calls
@@ -610,7 +544,7 @@ class RunFold:
         if error.category == "interrupted" and error.code == "interrupted" and gap > 0:
             self._clocks.extend(gap)
 
-    def _extend_attempt(self, work: _Work, ts: int) -> None:
+    def _extend_attempt(self, work: Work, ts: int) -> None:
         """Extend the limit of an attempt by the time for which its model call waited for room in a budget."""
         key = f"attempt {work.key}"
         if work.asked_at is not None and (self._limits or self._step_limits) and key in self._clocks.due:
@@ -653,51 +587,6 @@ class RunFold:
         ev.SuperstepStarted: _superstep_started,
         ev.PlanCompiled: _plan_compiled,
     }
-
-
-def _key(data: Any) -> str:
-    """Return what names a piece of work inside its run: `/step#visit`, for an iteration `/step#visit[i]`."""
-    return data.activation if data.iteration is None else f"{data.activation}[{data.iteration}]"
-
-
-def _timer(data: ev.TimerScheduled | ev.TimerFired | ev.TimerCancelled) -> str:
-    """Return what names a timer of a run; that of a join belongs to no activation."""
-    return data.timer_id if data.activation is UNSET else f"timer {data.timer_id} {_key(data)}"
-
-
-def _group(work: _Work) -> tuple[str, int | None]:
-    """Return what bounds the items of a step on one path, and how many may be at work; "" for no item."""
-    return ("", None) if work.index is None else (work.key.rpartition("#")[0], work.step.at_once)
-
-
-def _items(step: _Step, data: ev.WorkflowStepStarted, key: str) -> dict[int, _Work]:
-    """Return the items of a for_each that begins; one that is tried again keeps what was done."""
-    before = step.items or {} if data.attempt > 1 else {}
-    found: dict[int, _Work] = {}
-    for index, item in enumerate(data.input):
-        earlier = before.get(index)
-        is_kept = earlier is not None and earlier.state in _KEPT_ITEMS and earlier.item == item
-        found[index] = (
-            earlier if earlier is not None and is_kept else _Work(f"{key}[{index}]", step, index, item)
-        )
-    return found
-
-
-def _nodes_of(workflow: Workflow, prefix: str = "") -> list[tuple[str, NodeBase, bool]]:
-    """Return the nodes of a graph by the ids of their events, those of its inline graphs behind its own.
-
-    With each: whether an error edge leaves it.
-    """
-    nodes = sorted(workflow.nodes, key=lambda node: (node.index, node.id))
-    routed = {edge.source for edge in workflow.edges if edge.kind == "error"}
-    steps = [node for node in nodes if not kind_of(node).is_border]
-    borders = [node for node in nodes if kind_of(node).is_border]
-    found = [(prefix + node.id, node, node.id in routed) for node in [*steps, *borders]]
-    for node in steps:
-        inner = kind_of(node).inner(node)
-        if inner is not None:
-            found += _nodes_of(inner, f"{prefix}{node.id}/")
-    return found
 
 
 def _shortest(*limits: float | None) -> float | None:

@@ -14,7 +14,7 @@ from agentflow.errors import DefinitionError
 from agentflow.events.deltas import DeltaHub
 from agentflow.models import ModelProvider, Models
 from agentflow.runtime.agent_actor import Directory
-from agentflow.runtime.binding import Bound, merge_services
+from agentflow.runtime.bound import Bound, merge_services
 from agentflow.runtime.clock import Clock
 from agentflow.runtime.model_actor import ModelActor
 from agentflow.runtime.tool_actor import ToolActor
@@ -62,7 +62,7 @@ class ActorPools:
 
         async def resolve(name: str | None) -> tuple[ModelRef, ModelTerms]:
             from agentflow.runtime.adapters import import_adapters
-            from agentflow.runtime.binding import terms_of
+            from agentflow.runtime.bound_infos import terms_of
 
             await import_adapters(models, [name], models.resolve)
             ref = models.resolve(name)

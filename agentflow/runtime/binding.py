@@ -7,34 +7,31 @@ run.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from copy import copy
-from functools import cached_property
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
-from weakref import WeakKeyDictionary
+from typing import Literal
 
 import msgspec
-from msgspec import UNSET
 
 from agentflow.definition.bound_nodes import BoundNode, bound_nodes
 from agentflow.definition.diagnostics import Diagnostic, did_you_mean
-from agentflow.definition.ir import AgentSpec, FunctionRef, ModelRef, Workflow, canonical_json
+from agentflow.definition.ir import AgentSpec, FunctionRef, ModelRef, Workflow
 from agentflow.definition.kinds import kind_of
 from agentflow.definition.node import WORKER_PREFIX, WORKERS, Needed, ToolDeclaration
 from agentflow.definition.reducers import REDUCERS
 from agentflow.definition.report import NOWHERE
 from agentflow.definition.source_tree import Place
-from agentflow.engine import Bindings, BoundGraph, ModelTerms, StepBinding, ToolInfo
+from agentflow.engine import StepBinding, ToolInfo
 from agentflow.engine.agents.function_search import FIND_FUNCTIONS, MAX_FOUND, search_tool
 from agentflow.engine.agents.handoffs import handoff_tools
-from agentflow.engine.effect_replay import Policy, Recording
 from agentflow.executors.callables import NO_CALLABLES, Callables
 from agentflow.models import ModelResolutionError, Models
 from agentflow.models.llm_executor import ExecutorModels
 from agentflow.models.parameters import parameter_problems
 from agentflow.runtime.adapters import import_adapters
+from agentflow.runtime.bound import Bound, Pins
+from agentflow.runtime.bound_infos import changes_something, declared_info, info_of, terms_of
 from agentflow.tools import Service, ServiceLoader, Tool, ToolRegistry
 from agentflow.tools.loading import Loaded
 from agentflow.tools.recorded import RecordedTool, recorded_service
@@ -47,16 +44,7 @@ from agentflow.tools.workers import (
     worker_tools,
 )
 
-__all__ = [
-    "BindingCache",
-    "Bound",
-    "Implicit",
-    "Pins",
-    "ReplaySource",
-    "bind",
-    "merge_services",
-    "unbound_graph",
-]
+__all__ = ["Implicit", "bind"]
 
 Implicit = Literal["ask", "allow", "deny"]
 """What becomes of functions that are declared to change something and granted only by "all" or `*`: offered,
@@ -68,9 +56,6 @@ Locate = Callable[[str], tuple[Place, str]]
 
 HasGraph = Callable[[str], Awaitable[bool]]
 """Whether a graph is registered under a name."""
-
-
-BindsGraph = Callable[["Workflow | str"], Awaitable["Bound"]]
 
 
 FindsGraph = Callable[["Workflow | str"], Awaitable["Workflow | None"]]
@@ -86,106 +71,36 @@ async def _find_none(graph: Workflow | str) -> Workflow | None:
     return None if isinstance(graph, str) else graph
 
 
-class Pins:
-    """What an existing run was bound to: it keeps its models and may not gain functions."""
-
-    def __init__(self, models: dict[str, list[dict[str, Any]]], grants: dict[str, list[str]]) -> None:
-        self.models = {
-            step: tuple(
-                ModelRef(provider=m["provider"], model=m["model"], parameters=m.get("parameters", {}))
-                for m in refs
-            )
-            for step, refs in models.items()
-        }
-        self.grants = {step: frozenset(names) for step, names in grants.items()}
-
-
-class ReplaySource(NamedTuple):
-    """The recorded run that serves the effects of a run, and how."""
-
-    recording: Recording
-    policy: Policy
-
-
-class Bound:
-    """The result: what the engine needs, the services that were loaded, and what a run must remember."""
-
-    def __init__(self) -> None:
-        self.steps: dict[str, StepBinding] = {}
-        self.services: dict[str, Service] = {}
-        self.diagnostics: list[Diagnostic] = []
-        self.grants: dict[str, list[str]] = {}
-        self.code: Callables | None = None
-        """The Python code of the workflow, if it was built in Python."""
-        self.declared: list[Tool] = []
-        """The functions that were granted of services that the document declares, and handlers of files."""
-        self.replay: ReplaySource | None = None
-        self.graphs: list[Bound] = []
-        """Of the graphs that became known in a stored run."""
-        self.bind_graph: BindsGraph | None = None
-        """Binds a graph that becomes known in the run, by the same rules."""
-        self.graph: Workflow | None = None
-        """Such a graph as it was bound, if it is another one than was asked for."""
-        self.own_models: Models | None = None
-        """What makes the model calls of this run alone, if it is not the providers of the Runtime."""
-
-    @cached_property
-    def bindings(self) -> Bindings:
-        """What the engine needs; made when binding is over."""
-        functions = frozenset(
-            tool.name for service in self.services.values() for tool in service.tools.values()
-        )
-        return Bindings(steps=self.steps, functions=functions)
-
-    @property
-    def models(self) -> dict[str, list[dict[str, Any]]]:
-        """Pinned models, as `workflow.started` stores them."""
-        return {
-            step: [{"provider": r.provider, "model": r.model, "parameters": r.parameters} for r in b.models]
-            for step, b in self.steps.items()
-            if b.models
-        }
-
-
+@dataclass(kw_only=True)
 class _Binder:
-    def __init__(
-        self,
-        workflow: Workflow,
-        registry: ToolRegistry,
-        models: Models,
-        locate: Locate,
-        file: str | None,
-        format: str,
-        pins: Pins | None,
-        implicit: Implicit,
-        code: Callables | None,
-        has_graph: HasGraph,
-        named: Service | None,
-        recorded: Sequence[RecordedTool] | None,
-    ) -> None:
-        self.named = named
-        self.recorded = recorded
-        self.has_graph = has_graph
-        self.workflow = workflow
-        self.code = code
+    workflow: Workflow
+    registry: ToolRegistry
+    models: Models
+    locate: Locate
+    file: str | None
+    format: str
+    pins: Pins | None
+    implicit: Implicit
+    code: Callables | None
+    has_graph: HasGraph
+    named: Service | None
+    recorded: Sequence[RecordedTool] | None
+
+    def __post_init__(self) -> None:
+        self.registry = self.registry.copy()
         self.bound = Bound()
-        self.bound.code = code
-        executor = None if code is None else code.llm_executor
-        self.models = models if executor is None else ExecutorModels(executor)
-        self.bound.own_models = None if executor is None else self.models
-        self.asks: ToolExecutor | None = None if code is None else code.tool_executor
+        self.bound.code = self.code
+        self.asks: ToolExecutor | None = None
+        if self.code is not None:
+            self.asks = self.code.tool_executor
+            if self.code.llm_executor is not None:
+                self.bound.own_models = self.models = ExecutorModels(self.code.llm_executor)
         self.asked: dict[str, ExecutorTool] = {}
-        self.locate = locate
-        self.file = file
-        self.pins = pins
-        self.implicit: Implicit = implicit
-        self.registry = registry.copy()
-        self.format = format
-        self.nodes = tuple(bound_nodes(workflow, format))
+        self.nodes = tuple(bound_nodes(self.workflow, self.format))
         self.reported: set[tuple[str, str]] = set()  # code and place
         self.without_model: list[tuple[str, str, ModelResolutionError]] = []
         self.handlers: dict[str, Handlers] = {}  # by file; "" has those that need none
-        self.may_lack = format == "pipeline"  # what steps of a plan lack, they are skipped or failed for
+        self.may_lack = self.format == "pipeline"  # what steps of a plan lack, they are skipped or failed for
         self.called: dict[str, Tool] = {}
         self.broken: set[str] = set()  # what refers to these services is not reported once more
 
@@ -532,7 +447,8 @@ class _Binder:
             tools = [t for t in tools if f"{t.service}.{t.function}" in kept]
         asks = self.implicit == "ask"
         infos = (
-            _declared(_info(t, implied=granted[t] and _changes(t), asks=asks), declared.get(t)) for t in tools
+            declared_info(info_of(t, implied=granted[t] and changes_something(t), asks=asks), declared.get(t))
+            for t in tools
         )
         found = {info.name: info for info in infos}
         for name, info in found.items():
@@ -562,7 +478,7 @@ class _Binder:
     def _offered(self, tool: Tool) -> bool:
         """Return whether "all" and `*` grant this function: one that is declared to change something must be
         named, unless the Runtime allows it (page 001 §5.6)."""
-        return self.implicit != "deny" or not _changes(tool)
+        return self.implicit != "deny" or not changes_something(tool)
 
     def _tools(self, node: BoundNode) -> None:
         """Bind the functions that a node calls itself, beside those that its agent is offered."""
@@ -574,7 +490,7 @@ class _Binder:
                 worker = self._worker(needed, handler, place)
                 if worker is not None:
                     self.called[handler] = worker
-                    tools[worker.name] = _info(worker)
+                    tools[worker.name] = info_of(worker)
                 continue
             service, _, function = needed.name.rpartition(".")
             found, problems = self.registry.resolve(FunctionRef(service, function))
@@ -586,7 +502,7 @@ class _Binder:
             ):
                 for problem in problems:
                     self._report(problem.code, problem.message, place, problem.hint)
-            tools |= {t.name: _info(t) for t in found[:1]}
+            tools |= {t.name: info_of(t) for t in found[:1]}
         before = self.bound.steps.get(node.id, StepBinding())
         self.bound.steps[node.id] = msgspec.structs.replace(before, tools={**tools, **before.tools})
         granted = self.bound.grants.setdefault(node.id, [])
@@ -604,124 +520,8 @@ _WORKER_HINT = (
 )
 
 
-def terms_of(models: Models, ref: ModelRef) -> ModelTerms:
-    """Return what bounds the calls of a model, by its profile, and where its server is."""
-    profile, address = models.profile(ref), getattr(models.provider(ref), "address", None)
-    return ModelTerms(
-        context_tokens=profile.context_tokens,
-        max_output_tokens=profile.max_output_tokens,
-        input_price=profile.input_price,
-        output_price=profile.output_price,
-        cached_input_price=profile.cached_input_price,
-        cache_write_price=profile.cache_write_price,
-        request_overhead_tokens=profile.request_overhead_tokens,
-        message_overhead_tokens=profile.message_overhead_tokens,
-        tool_overhead_tokens=profile.tool_overhead_tokens,
-        count_tokens=profile.count_tokens,
-        image_tokens=profile.image_tokens if profile.media else UNSET,
-        server=address if isinstance(address, str) and address else UNSET,
-    )
-
-
-def _changes(tool: Tool) -> bool:
-    return tool.declared and tool.side_effect not in ("none", "read")
-
-
 def _escape(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
-
-
-# Runs that are offered the same function share its description. A ToolInfo knows nothing of its Tool, so that
-# an entry goes with the service.
-_infos: WeakKeyDictionary[Tool, dict[tuple[bool, bool], ToolInfo]] = WeakKeyDictionary()
-
-
-def _info(tool: Tool, *, implied: bool = False, asks: bool = False) -> ToolInfo:
-    needs_approval = tool.approval or (implied and asks)
-    variants = _infos.setdefault(tool, {})
-    known = variants.get((implied, needs_approval))
-    if known is None:
-        known = variants[implied, needs_approval] = ToolInfo(
-            name=tool.name,
-            service=tool.service,
-            function=tool.function,
-            description=tool.description,
-            input_schema=tool.input_schema,
-            schema_hash=tool.schema_hash,
-            side_effect=tool.side_effect,
-            idempotent=tool.idempotent,
-            timeout=tool.timeout,
-            sensitive=tool.sensitive,
-            self_checked=tool.self_checked,
-            declared=tool.declared,
-            approval=tool.approval,
-            implied=implied,
-            needs_approval=needs_approval,
-        )
-    return known
-
-
-def _declared(info: ToolInfo, declaration: ToolDeclaration | None) -> ToolInfo:
-    """Return a function as the node declares it to its model: name, description and schemas are its own."""
-    if declaration is None:
-        return info
-    given = declaration.input_schema
-    schema: dict[str, Any] = given if isinstance(given, dict) else {"type": "object"}
-    return msgspec.structs.replace(
-        info,
-        name=info.name if "." in declaration.name else declaration.name,
-        description=declaration.description or info.description,
-        input_schema=schema,
-        schema_hash="sha256:" + hashlib.sha256(canonical_json(schema)).hexdigest(),
-        self_checked=False,
-        output_schema=declaration.output_schema,
-    )
-
-
-class BindingCache:
-    """What the newest 64 definitions were bound to, so that a run of the same one begins at once.
-
-    Only what follows from the graph and the registered services alone is kept: no agents, whose models follow
-    the environment; no services, handlers or graphs that a document names; nothing that had a diagnostic.
-    """
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple[Any, ...], tuple[tuple[Any, ...], Bound]] = {}
-
-    def find(self, key: tuple[Any, ...], registry: ToolRegistry) -> Bound | None:
-        """Return what was kept under this key, if the registry is still the same."""
-        kept = self._kept.get(key)
-        if kept is None:
-            return None
-        known, now = kept[0], _contents(registry)
-        if len(known) != len(now) or any(a is not b for a, b in zip(known, now, strict=True)):
-            del self._kept[key]
-            return None
-        return copy(kept[1])
-
-    def keep(self, key: tuple[Any, ...], registry: ToolRegistry, workflow: Workflow, bound: Bound) -> None:
-        """Keep what a definition was bound to, if it can be used again."""
-        if bound.diagnostics or bound.code is not None or workflow.services or workflow.graphs:
-            return
-        if any(binding.models for binding in bound.steps.values()):
-            return
-        if any(service is not registry.services.get(name) for name, service in bound.services.items()):
-            return
-        if any(node.agent is not None or node.binds.graph is not None for node in bound_nodes(workflow)):
-            return
-        _ = bound.bindings  # shared by all runs
-        self._kept[key] = (_contents(registry), copy(bound))
-        if len(self._kept) > _MAX_KEPT:
-            del self._kept[next(iter(self._kept))]
-
-
-_MAX_KEPT = 64
-
-
-def _contents(registry: ToolRegistry) -> tuple[Any, ...]:
-    """Return the objects of a registry that a binding depends on: other ones are found by identity."""
-    services = registry.services.values()
-    return (*(x for service in services for x in (service, service.tools)), *registry.workers.values())
 
 
 async def bind(
@@ -755,18 +555,18 @@ async def bind(
     these functions, which nothing calls.
     """
     binder = _Binder(
-        workflow,
-        registry,
-        models,
-        locate,
-        file,
-        format,
-        pins,
-        implicit,
-        code,
-        has_graph or _has_none,
-        named,
-        recorded,
+        workflow=workflow,
+        registry=registry,
+        models=models,
+        locate=locate,
+        file=file,
+        format=format,
+        pins=pins,
+        implicit=implicit,
+        code=code,
+        has_graph=has_graph or _has_none,
+        named=named,
+        recorded=recorded,
     )
     bound = await binder.run(loader, folder, trusted)
 
@@ -794,19 +594,3 @@ async def bind(
 
     bound.bind_graph = bind_graph
     return bound
-
-
-def merge_services(services: dict[str, Service], more: Mapping[str, Service]) -> None:
-    """Add services; to one that has only what its nodes call, as that of workers, what others call."""
-    for name, service in more.items():
-        known = services.get(name)
-        if known is None:
-            services[name] = service
-        elif not service.tools.keys() <= known.tools.keys():
-            services[name] = type(known)(name, known.spec, {**known.tools, **service.tools})
-
-
-def unbound_graph(error: BaseException) -> BoundGraph:
-    """Return what stands for the bindings of a graph when binding itself failed."""
-    message = f"the graph could not be bound: {type(error).__name__}"
-    return BoundGraph({}, (Diagnostic(code="E_SERVICE_UNAVAILABLE", severity="error", message=message),))

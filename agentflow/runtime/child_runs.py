@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from agentflow.engine.child_runs import ChildReport, ChildRequest
     from agentflow.executors.callables import Callables
     from agentflow.records.runs import RunResult
-    from agentflow.runtime.binding import Bound
+    from agentflow.runtime.bound import Bound
 
 __all__ = ["ChildLinks", "ChildRunCommands", "GraphSource", "RegisteredGraph", "pass_on_command"]
 
@@ -198,8 +198,8 @@ class ChildRunCommands(SubmitCommand):
             raise ToolError.of("policy", "subgraph_not_found", message, executed=False)
         definition = with_options(definition, inherited := _inherited(parent))
         value, problems = check_inputs(definition, input)
-        own = self._code.find(definition.name, definition.ir_hash)
-        injected = self._code.find(parent.definition.name, parent.ir_hash, parent_id)
+        own = self._code.find(definition.name, definition.ir_hash, definition.hash)
+        injected = self._code.of_run(parent_id, parent)
         code = own if injected is None else injected.injected(own)
         bound = await self.bind(definition, trusted=trusted, code=code)
         errors = [one for one in (*problems, *bound.diagnostics) if one.severity == "error"]
@@ -394,7 +394,7 @@ class ChildRunCommands(SubmitCommand):
         self, parent: ev.WorkflowStarted, request: ChildRequest, definition: Definition
     ) -> Callables | None:
         """Return the code of the workflow that stands at the parent's step, for a child with its graph."""
-        code = self._code.find(parent.definition.name, parent.ir_hash, request.parent.workflow_id)
+        code = self._code.of_run(request.parent.workflow_id, parent)
         if code is None:
             return None
         nested = code.workflows.get(request.parent.step_id)

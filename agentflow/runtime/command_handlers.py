@@ -47,8 +47,8 @@ def decide_command(state: RunState, command: Command, now: int) -> Decisions:
             return []
         case Pause(by=by, cause=cause, reason=detail, in_flight=in_flight):
             return commands.pause(state, now, reason=cause, detail=detail, in_flight=in_flight, by=by)
-        case Resume(by=by, reason=reason, budget=budget):
-            return commands.resume(state, now, reason=reason, budget=budget, by=by)
+        case Resume(by=by, reason=reason, budget=budget, definition_hash=other):
+            return commands.resume(state, now, reason=reason, budget=budget, by=by, definition_hash=other)
         case RetryStep(by=by, step_id=step_id, action=action, output=output):
             return commands.retry(state, now, step_id, action=action, output=output, by=by)
         case DecideRequest():

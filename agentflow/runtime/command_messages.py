@@ -81,9 +81,10 @@ class Pause(PauseBody, Command, frozen=True, kw_only=True):
 
 
 class Resume(ResumeBody, Command, frozen=True, kw_only=True):
-    """Go on after a pause."""
+    """Go on after a pause, or with the code of another definition of an equal graph."""
 
     by: str
+    definition_hash: str | None = None
 
 
 class RetryStep(RetryBody, Command, frozen=True, kw_only=True):

@@ -73,11 +73,11 @@ class CommandReceiver:
         except engine.commands.Refused as refused:
             settle(Refusal(code=refused.code, message=refused.message, details=refused.details))
             return
+        if self._children is not None and isinstance(command, ReportChild):
+            self._children.reported(command.report)  # also if it only asks what is answered
         if not decisions:
             settle(Done(offset=run.state.next_offset - 1, changed=False))
             return
-        if self._children is not None and isinstance(command, ReportChild):
-            self._children.reported(command.report)
         if any(isinstance(data, ev.WorkflowResumed) for data in decisions):
             decisions += self._resume_work(now)
             if isinstance(command, Resume) and command.by != "runtime":

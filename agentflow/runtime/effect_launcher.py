@@ -79,6 +79,10 @@ class EffectLauncher:
                 self._begin(effect)
         elif isinstance(effect, engine.StartChild | engine.PassOn):
             self._execute_for_child(effect)
+            if isinstance(effect, engine.PassOn) and self._run.suspending is None:
+                handler = engine.answered_handler(self._run.state, effect)
+                if handler is not None:
+                    self.start_handler(handler)
         else:
             self._dispatcher.execute(effect)
 

@@ -8,23 +8,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from agentflow.tools.toolsets.workspace import Workspace, WorkspaceError, relative_path
+from agentflow.tools.toolsets.workspace import TOTAL_HASH_BYTES, Workspace, WorkspaceError, relative_path
 
 __all__ = ["snapshot_files"]
+
+_MISSING = {"exists": False, "size": None, "mtime": None, "sha256": None}
 
 
 def snapshot_files(workspace: str, names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Return {exists, size, mtime, sha256} of each file, by its name; mtime in nanoseconds. A file that is
-    too large to be hashed has no hash."""
-    reader = Workspace(workspace)
-    return {name: _snapshot(reader, relative_path(name, workspace)) for name in names}
-
-
-def _snapshot(reader: Workspace, path: str | None) -> dict[str, Any]:
-    try:
-        if path is not None:
-            found = reader.read(path)
-            return {"exists": True, "size": found.size, "mtime": found.mtime, "sha256": found.sha256}
-    except WorkspaceError:
-        pass  # what the verifier could not read either is not there
-    return {"exists": False, "size": None, "mtime": None, "sha256": None}
+    too large to be hashed has no hash, nor has one behind the first 4 GiB."""
+    reader, left = Workspace(workspace), TOTAL_HASH_BYTES
+    found: dict[str, dict[str, Any]] = {}
+    for name in names:
+        path = relative_path(name, workspace)
+        try:
+            state = None if path is None else reader.read(path, hashed=left > 0)
+        except WorkspaceError:
+            state = None  # what the verifier could not read either is not there
+        if state is None:
+            found[name] = dict(_MISSING)
+            continue
+        left -= state.size if state.sha256 is not None else 0
+        found[name] = {"exists": True, "size": state.size, "mtime": state.mtime, "sha256": state.sha256}
+    return found

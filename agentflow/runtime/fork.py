@@ -5,7 +5,6 @@ It begins with the part of the old run's log that it keeps, which is stored once
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,14 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from agentflow.aside import compute_aside, is_small
+from agentflow.aside import compute_aside, free_in_slices, is_small
 from agentflow.definition.diagnostics import Diagnostic, or_which, sort_diagnostics
 from agentflow.definition.loader import Definition, Submission
 from agentflow.errors import CommandRefused, DefinitionError, RunExists, RunNotFound
 from agentflow.events.catalogue import ForkOrigin, SystemStateSaved, WorkflowStarted
 from agentflow.events.decoding import decode_page
 from agentflow.events.envelope import decode, encode
-from agentflow.events.fork_base import encode_base
+from agentflow.events.fork_base import encode_base, lines_of
 from agentflow.events.log import EventLog
 from agentflow.records.pipeline import REQUESTER_LABEL, requester_of
 from agentflow.records.read_model import base_of_fork
@@ -32,7 +31,7 @@ from agentflow.runtime.workflow_code import CodeTable, WorkflowWithCode
 if TYPE_CHECKING:
     from agentflow.engine import BaseEvent, Graph, RunState
     from agentflow.executors.callables import Callables
-    from agentflow.runtime.binding import Bound
+    from agentflow.runtime.bound import Bound
     from agentflow.runtime.run_handle import RunHandle
     from agentflow.runtime.workflow_code import CodeTable
 
@@ -85,19 +84,19 @@ async def fork_base(
         ref=ref,
         schema_version=1,
         size=len(blob),
-        sha256=hashlib.sha256(blob).hexdigest(),
+        sha256=ref.removeprefix("sha256:"),
     )
     return ForkBase(kept, saved)
 
 
 def _assemble(
-    bodies: Sequence[bytes],
-    events: Sequence[BaseEvent],
+    bodies: list[bytes],
+    events: list[BaseEvent],
     indexes: Sequence[int],
     run_id: str,
     edited: Mapping[str, Any],
 ) -> tuple[list[BaseEvent], bytes, list[bytes]]:
-    """Return the events that a fork keeps, their blob, and the blobs that it names."""
+    """Return the events that a fork keeps, their blob, and the blobs that it names. Empties the lists."""
     from agentflow.engine.replay import asked_by_message, rewritten
 
     asked = asked_by_message(events)
@@ -111,7 +110,10 @@ def _assemble(
             body = encode(msgspec.structs.replace(decode(body), data=data))
         kept.append(event)
         lines.append((data.event_type, body))
-    return kept, *encode_base(lines)
+    blob, values = encode_base(lines)
+    free_in_slices(bodies)
+    free_in_slices(events)
+    return kept, blob, values
 
 
 def _cut(source: RunState, plan: Graph, from_step: str | None, from_failure: bool) -> frozenset[str]:
@@ -130,7 +132,7 @@ def _cut(source: RunState, plan: Graph, from_step: str | None, from_failure: boo
 
 async def _read(log: EventLog, workflow_id: str, upto: int) -> tuple[list[bytes], list[BaseEvent]]:
     """Return the events up to an offset, with the base of a run that is a fork itself."""
-    from agentflow.runtime.log_replay import base_event, decode_base
+    from agentflow.runtime.log_replay import base_event
 
     bodies: list[bytes] = []
     events: list[BaseEvent] = []
@@ -142,13 +144,20 @@ async def _read(log: EventLog, workflow_id: str, upto: int) -> tuple[list[bytes]
             if isinstance(event.data, SystemStateSaved) and event.data.kind == "fork_base":
                 inner = await base_of_fork(log, event.data.ref)
                 began = bodies.pop(), events.pop()  # its edits come behind the base
-                bodies += [*(line for line in inner.split(b"\n") if line), began[0]]
-                events += [*await compute_aside(decode_base, inner), began[1]]
+                lines, base = await compute_aside(_decode_lines, inner)
+                bodies += (*lines, began[0])
+                events += (*base, began[1])
                 continue
             bodies.append(row.body)
             events.append(base_event(event))
         position = rows[-1].offset + 1
     return bodies, events
+
+
+def _decode_lines(base: bytes) -> tuple[list[bytes], list[BaseEvent]]:
+    from agentflow.runtime.log_replay import decode_base
+
+    return list(lines_of(base)), decode_base(base)
 
 
 def _forked(
@@ -288,7 +297,7 @@ class ForkCommand(RecoveryCommands):
         definition, _, _ = await self._load_aside(submission, UNSET)
         check_same_graph(workflow_id, await self._graph(begin.ir_hash), definition.workflow)
         if code is None:
-            code = self._code.find(definition.name, definition.ir_hash)
+            code = self._code.find(definition.name, definition.ir_hash, definition.hash)
         bound = await self.bind(definition, trusted=trusted, code=code)
         found = [*definition.warnings, *bound.diagnostics]
         if check_input and "input_type" not in begin.options:
@@ -380,6 +389,7 @@ class ForkCommand(RecoveryCommands):
             launch = await self._registry.begin(
                 run_id, plan, bound, [started, base.saved], base=base.events, labels=labels
             )
+        await compute_aside(free_in_slices, base.events)
         return self._handle(run_id, launch)
 
     async def bind(

@@ -104,6 +104,8 @@ class CallVerdict(NamedTuple):
     output: Any = None
     trace: SpanContext | None = None
     """The span of the call."""
+    error: ErrorInfo | None = None
+    """Why it is not made, if it does not fit a budget."""
 
 
 class EndCall(Message, frozen=True, kw_only=True):

@@ -63,11 +63,16 @@ class HandlerDispatcher:
         self._lost: dict[str, int] = {}
         self.is_used = False
         """True once there was a handler: before that nothing is to be released."""
+        self.parked: Callable[[], Collection[str]] = frozenset
+        """Gives the activations whose handlers only wait for a larger budget."""
 
     @property
     def is_busy(self) -> bool:
-        """True while a handler is at work or ends."""
-        return bool(self._work or self._ending)
+        """True while a handler ends, or is at work and does not only wait for a larger budget."""
+        if self._ending or not self._work:
+            return bool(self._ending)
+        parked = self.parked()
+        return any(key not in parked for key, _ in self._work.values())
 
     @property
     def is_ending(self) -> bool:

@@ -35,6 +35,8 @@ def error_of(node: str, error: BaseException) -> ErrorInfo:
     if isinstance(error, OutcomeUnknown):
         return ErrorInfo(category="tool", code=error.code, message=f"{node}: {error}")
     kind = type(error).__name__
+    if isinstance(error, ToolError | ModelError) and error.info.category == "budget":
+        return msgspec.structs.replace(error.info, message=f"{node}: {error.info.message}")
     if isinstance(error, ToolError):
         details = {"type": kind}
         message = f"{node}: {error.info.message}"
@@ -42,7 +44,11 @@ def error_of(node: str, error: BaseException) -> ErrorInfo:
             category="tool", code="executor_failed", message=message, details=details, cause=error.info
         )
     if isinstance(error, ModelError):
-        return _model_error(node, error.info)
+        info = error.info
+        message, details = f"{node}: {info.message}", {"type": kind}
+        return ErrorInfo(
+            category=info.category, code="executor_failed", message=message, details=details, cause=info
+        )
     if isinstance(error, Unfit):
         return ErrorInfo(category="invalid_input", code="executor_failed", message=str(error))
     if isinstance(error, asyncio.CancelledError):
@@ -54,17 +60,4 @@ def error_of(node: str, error: BaseException) -> ErrorInfo:
         code="executor_failed",
         message=f"{node} raised {describe_exception(error)}",
         details={"type": kind},
-    )
-
-
-def _model_error(node: str, info: ErrorInfo) -> ErrorInfo:
-    """Return the failure of a handler that let that of a model call pass; a budget keeps its code."""
-    if info.category == "budget":
-        return msgspec.structs.replace(info, message=f"{node}: {info.message}")
-    return ErrorInfo(
-        category=info.category,
-        code="executor_failed",
-        message=f"{node}: {info.message}",
-        details={"type": "ModelError"},
-        cause=info,
     )

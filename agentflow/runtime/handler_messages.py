@@ -111,7 +111,7 @@ class HandlerMessages:
         step_id = activation.node.id
         return [ev.Custom(name=message.name, data=data, step_id=step_id, attempt=message.attempt)]
 
-    def begin_call(self, message: BeginCall) -> engine.Begun:
+    def begin_call(self, message: BeginCall, now: int) -> engine.Begun:
         """Return whether a recorded call is made, and the event of its start."""
         return engine.call_begun(
             self._state,
@@ -123,9 +123,10 @@ class HandlerMessages:
             idempotent=message.idempotent,
             service=message.service,
             key=message.key,
+            now=now,
         )
 
-    def begin_model_call(self, message: BeginModelCall) -> engine.Begun:
+    def begin_model_call(self, message: BeginModelCall, now: int) -> engine.Begun:
         """Return whether a model call is made, and the event of its start."""
         return engine.model_call_begun(
             self._state,
@@ -136,6 +137,7 @@ class HandlerMessages:
             schema=message.output_schema,
             terms=message.terms,
             key=message.key,
+            now=now,
         )
 
     def end_model_call(self, message: EndModelCall) -> Decisions:

@@ -188,7 +188,9 @@ class HandlerPort:
 
 
 def _check(verdict: CallVerdict, name: str) -> None:
-    """Raise if a call must not be made, because its outcome was lost, or because it is under way."""
+    """Raise if a call must not be made: no budget, outcome lost, or under way already."""
+    if verdict.error is not None:
+        raise ToolError(verdict.error, executed=False)
     if verdict.verdict == "unknown":
         hint = "say idempotent=True if a repetition is harmless"
         raise OutcomeUnknown(f"{name} may have been made, its result is lost", hint=hint)

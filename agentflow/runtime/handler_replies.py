@@ -6,7 +6,6 @@ Used by one RunSupervisor alone; `handler_messages` says which events a request 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentflow.runtime.handler_calls import BeginCall, CallVerdict
@@ -14,6 +13,7 @@ from agentflow.runtime.handler_models import BeginModelCall, ModelVerdict
 
 if TYPE_CHECKING:
     from actors import Reply
+    from agentflow.engine import Begun
     from agentflow.engine.decisions import Decisions
     from agentflow.runtime.handler_messages import HandlerMessages
     from agentflow.runtime.run_stepper import RunStepper
@@ -22,14 +22,14 @@ __all__ = ["HandlerReplies"]
 
 
 class HandlerReplies:
-    """Replies that wait for the log, and model calls that wait for room in a budget."""
+    """Replies that wait for the log, and calls that wait for room in a budget."""
 
-    __slots__ = ("_handlers", "_model_calls", "_run")
+    __slots__ = ("_handlers", "_run", "_waiting")
 
     def __init__(self, run: RunStepper, handlers: HandlerMessages) -> None:
         self._run = run
         self._handlers = handlers
-        self._model_calls: list[tuple[BeginModelCall, Reply[Any]]] = []
+        self._waiting: list[tuple[BeginCall | BeginModelCall, Reply[Any]]] = []
 
     def when_durable(self, decisions: Decisions, value: Callable[[], Any] = lambda: None) -> None:
         """Reply when what the handler asked for is in the log; at once if there is nothing to write."""
@@ -40,41 +40,49 @@ class HandlerReplies:
         else:
             reply.set(value())
 
-    def begin_call(self, message: BeginCall) -> None:
-        """Reply with a CallVerdict."""
-        begun = self._handlers.begin_call(message)
+    def begin(self, message: BeginCall | BeginModelCall) -> None:
+        """Reply with a CallVerdict or a ModelVerdict; a call that has to wait for open ones, or for a larger
+        budget, is asked about again when the state has changed."""
+        self._waiting.append((message, self._run.ctx.defer()))
+        self._admit()
 
-        def verdict() -> CallVerdict:
-            trace = self._run.tracer.call(begun.call_id)
-            return CallVerdict(begun.verdict, begun.call_id, begun.idempotency_key, begun.output, trace)
+    @property
+    def parked(self) -> set[str]:
+        """The activations whose handlers have nothing under way but calls that wait for a larger budget."""
+        state = self._run.state
+        busy = {call.activation.key for call in state.calls.values()}
+        return {message.activation for message, _ in self._waiting} - busy
 
-        self.when_durable(begun.decisions, verdict)
-
-    def begin_model_call(self, message: BeginModelCall) -> None:
-        """Reply with a ModelVerdict; a call that has to wait for open ones is asked about again when one
-        ends."""
-        self._model_calls.append((message, self._run.ctx.defer()))
-        self._admit_model_calls()
-
-    def _admit_model_calls(self) -> None:
+    def _admit(self) -> None:
         run = self._run
-        waiting, self._model_calls = self._model_calls, []
+        waiting, self._waiting = self._waiting, []
         run.after_advance = None
         for message, reply in waiting:
-            begun = self._handlers.begin_model_call(message)
+            if isinstance(message, BeginCall):
+                begun = self._handlers.begin_call(message, run.now())
+            else:
+                begun = self._handlers.begin_model_call(message, run.now())
             if begun.verdict == "wait":
-                self._model_calls.append((message, reply))
-                run.after_advance = self._admit_model_calls
+                self._waiting.append((message, reply))
+                if begun.decisions:
+                    run.advance(begun.decisions)
+                run.after_advance = self._admit
                 continue
-            verdict = ModelVerdict(
-                begun.verdict, begun.call_id, begun.output, begun.error, run.state.next_offset
-            )
             if not begun.decisions:
-                reply.set(verdict)
+                reply.set(self._verdict(message, begun, 0))
                 continue
-            run.reply_when_durable(partial(_answer, reply, verdict))
+            at = run.state.next_offset
+            run.reply_when_durable(
+                lambda _, m=message, b=begun, r=reply, at=at: r.set(self._verdict(m, b, at))
+            )
             run.advance(begun.decisions)
 
-
-def _answer(reply: Reply[Any], value: Any, _: object) -> None:
-    reply.set(value)
+    def _verdict(
+        self, message: BeginCall | BeginModelCall, begun: Begun, offset: int
+    ) -> CallVerdict | ModelVerdict:
+        if isinstance(message, BeginModelCall):
+            return ModelVerdict(begun.verdict, begun.call_id, begun.output, begun.error, offset)
+        trace = self._run.tracer.call(begun.call_id)
+        return CallVerdict(
+            begun.verdict, begun.call_id, begun.idempotency_key, begun.output, trace, begun.error
+        )

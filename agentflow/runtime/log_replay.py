@@ -10,12 +10,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from agentflow.aside import compute_aside
+from agentflow.aside import compute_aside, free_in_slices
 from agentflow.engine import BaseEvent, Bindings, Graph, IllegalEvent, RunState, evolve
 from agentflow.errors import LogCorrupt
 from agentflow.events.catalogue import SystemStateSaved
 from agentflow.events.decoding import decode_page
 from agentflow.events.envelope import Event, decode, micros
+from agentflow.events.fork_base import lines_of
 from agentflow.events.log import EventLog
 from agentflow.events.tracing import RunTracer
 from agentflow.records.read_model import base_of_fork
@@ -51,10 +52,11 @@ async def fold(
             if isinstance(data, SystemStateSaved) and data.kind == "fork_base":
                 body = await base_of_fork(log, data.ref)
                 state.base = await compute_aside(decode_base, body)
-            ts = micros(event.timestamp)
+            ts, base = micros(event.timestamp), state.base
             try:
-                if len(state.base) > LONG_BASE:
+                if len(base) > LONG_BASE:
                     await compute_aside(evolve, state, data, event.offset, ts)
+                    await compute_aside(free_in_slices, base)
                 else:
                     evolve(state, data, event.offset, ts)
             except IllegalEvent as illegal:
@@ -66,8 +68,7 @@ async def fold(
 
 def decode_base(body: bytes) -> list[BaseEvent]:
     """Decode the events of a fork's base, one a line, as the old log holds them."""
-    events = [decode(line) for line in body.split(b"\n") if line]
-    return [base_event(event) for event in events]
+    return [base_event(decode(line)) for line in lines_of(body)]
 
 
 def base_event(event: Event[Any]) -> BaseEvent:

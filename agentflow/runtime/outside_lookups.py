@@ -135,7 +135,7 @@ class OutsideLookups:
             return LookedUp(activation_key=key, hit=bound)
 
         def failed(error: BaseException) -> LookedUp:
-            from agentflow.runtime.binding import unbound_graph
+            from agentflow.runtime.bound import unbound_graph
 
             return LookedUp(activation_key=key, hit=unbound_graph(error))
 

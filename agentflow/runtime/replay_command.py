@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from agentflow.engine import BaseEvent, Graph
     from agentflow.engine.effect_replay import Policy, Recording
     from agentflow.executors.callables import Callables
-    from agentflow.runtime.binding import Bound, ReplaySource
+    from agentflow.runtime.bound import Bound, ReplaySource
     from agentflow.runtime.run_handle import RunHandle
     from agentflow.tools.recorded import RecordedTool
 
@@ -124,7 +124,7 @@ class ReplayCommand(ForkCommand):
             recorded = await self._recorded_functions(begin) if policy == "Always" else None
             plan, bound, begin = await self._prepare_other(definition, begin, input, trusted, recorded)
         if policy != "Refresh":
-            from agentflow.runtime.binding import ReplaySource
+            from agentflow.runtime.bound import ReplaySource
 
             bound.replay = ReplaySource(recording._replace(base=base), policy)
         run_id = self._run_id(as_id)
@@ -149,7 +149,7 @@ class ReplayCommand(ForkCommand):
         recorded: Sequence[RecordedTool] | None,
     ) -> tuple[Graph, Bound, WorkflowStarted]:
         """Check and bind the definition that is to run instead of the recorded one."""
-        from agentflow.runtime.binding import Bound
+        from agentflow.runtime.bound import Bound
 
         origin = begin.replay_of
         assert origin is not UNSET
@@ -159,7 +159,7 @@ class ReplayCommand(ForkCommand):
         kept = {name: option for name, option in begin.options.items() if name not in ("models", "folder")}
         said = started_event(definition, Bound(), value, begin.labels, kept, [], begin.by)
         said = msgspec.structs.replace(said, budget=begin.budget, replay_of=begin.replay_of)
-        code = self._code.find(begin.definition.name, begin.ir_hash, origin.workflow_id)
+        code = self._code.of_run(origin.workflow_id, begin)
         bound, started = await self._bound(
             definition, said, problems, trusted=trusted, code=code, recorded=recorded
         )
@@ -171,7 +171,7 @@ class ReplayCommand(ForkCommand):
         """Return what serves a stored run that goes on; an empty recording if the recorded run is gone."""
         from agentflow.engine.effect_records import EffectFold
         from agentflow.engine.effect_replay import Recording
-        from agentflow.runtime.binding import ReplaySource
+        from agentflow.runtime.bound import ReplaySource
 
         origin = begin.replay_of
         if origin is UNSET or origin.policy not in ("Always", "Mixed"):

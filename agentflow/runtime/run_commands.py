@@ -63,6 +63,10 @@ class RunCommands(RunReader):
         """Raise DefinitionError unless an untrusted client could have submitted this run."""
         raise NotImplementedError
 
+    async def _other_definition(self, workflow_id: str) -> str | None:
+        """Return the hash of the definition whose code a run goes on with, if that is another one."""
+        raise NotImplementedError
+
     async def _send(self, workflow_id: str, command: Command) -> RunHandle:
         self._fork_guard.check()
         told = msgspec.structs.asdict(command)
@@ -122,7 +126,13 @@ class RunCommands(RunReader):
         raised = checked_budget(budget) or None
         if not trusted:
             await self._check_untrusted(workflow_id)
-        command = Resume(reason=reason, budget=raised, by=by, expected_offset=expected_offset)
+        command = Resume(
+            reason=reason,
+            budget=raised,
+            by=by,
+            expected_offset=expected_offset,
+            definition_hash=await self._other_definition(workflow_id),
+        )
         try:
             return await self._send(workflow_id, command)
         except RunTerminal:

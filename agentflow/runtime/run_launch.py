@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agentflow import engine
     from agentflow.engine.state import RunState
     from agentflow.runtime.agent_actor import Directory
-    from agentflow.runtime.binding import ReplaySource
+    from agentflow.runtime.bound import ReplaySource
     from agentflow.runtime.child_runs import ChildLinks
     from agentflow.runtime.command_messages import Command, Done, Refusal
     from agentflow.runtime.crash_ledger import Trial

@@ -38,7 +38,7 @@ from agentflow.records.runs import CONCURRENCY_KEY_LABEL
 from agentflow.runtime.agent_actor import Directory
 from agentflow.runtime.alarm_index import MAX_ALARMS
 from agentflow.runtime.background_tasks import BackgroundTasks
-from agentflow.runtime.binding import Bound
+from agentflow.runtime.bound import Bound
 from agentflow.runtime.clock import Clock, Timeline
 from agentflow.runtime.command_handlers import decide_command
 from agentflow.runtime.command_messages import (
@@ -260,6 +260,7 @@ class RunRegistry:
         except AgentflowError:
             self._queue.remove(workflow_id)
             raise
+        launch.base = []  # its events are in the log
         return launch
 
     def start_soon(self, work: Coroutine[Any, Any, None]) -> None:

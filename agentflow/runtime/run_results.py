@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Final
 
 from agentflow.errors import AgentflowError, OffsetTrimmed
 from agentflow.events.catalogue import WorkflowStarted
@@ -17,7 +17,7 @@ from agentflow.executors.callables import NO_CALLABLES
 from agentflow.executors.payloads import Payloads
 from agentflow.records.graph_results import gives_outputs
 from agentflow.records.requests import request_record
-from agentflow.records.runs import RunResult, StepSummary, raise_for_failure
+from agentflow.records.runs import RunResult, StepSummary, T, raise_for_failure
 from agentflow.runtime.replay_command import ReplayCommand
 from agentflow.runtime.run_handle import RunHandle
 from agentflow.runtime.run_launch import RunLaunch
@@ -99,22 +99,13 @@ def live_result(state: RunState, last: int) -> RunResult:
     )
 
 
-M = TypeVar("M")
-
-
 class RunResults(ReplayCommand):
     """The half of a Runtime that waits for runs."""
 
     owner: Owner
     _code: CodeTable
 
-    @overload
-    async def attach(self, workflow_id: str) -> RunHandle: ...
-
-    @overload
-    async def attach(self, workflow_id: str, *, output_type: type[M]) -> RunHandle[M]: ...
-
-    async def attach(self, workflow_id: str, *, output_type: Any = None) -> RunHandle[Any]:
+    async def attach(self, workflow_id: str, *, output_type: type[T] | None = None) -> RunHandle[T]:
         """Return the handle of a run of this store, without going on with it. Raises RunNotFound."""
         if output_type is not None:
             check_output_type(output_type)
@@ -126,17 +117,9 @@ class RunResults(ReplayCommand):
     def _handle(self, workflow_id: str, launch: RunLaunch | None = None) -> RunHandle:
         return RunHandle(self, workflow_id, launch or self._registry.launches.get(workflow_id))
 
-    @overload
-    async def result(self, workflow_id: str, *, raise_on_failure: bool = True) -> RunResult: ...
-
-    @overload
     async def result(
-        self, workflow_id: str, *, raise_on_failure: bool = True, output_type: type[M]
-    ) -> RunResult[M]: ...
-
-    async def result(
-        self, workflow_id: str, *, raise_on_failure: bool = True, output_type: Any = None
-    ) -> RunResult[Any]:
+        self, workflow_id: str, *, raise_on_failure: bool = True, output_type: type[T] | None = None
+    ) -> RunResult[T]:
         """Wait until a run rests, whichever process works on it, and return its result (page 002 §16).
 
         A run that is paused or waits for a person is returned with its open requests, that of a graph with
@@ -161,8 +144,8 @@ class RunResults(ReplayCommand):
         launch: RunLaunch | None,
         *,
         raise_on_failure: bool,
-        output_type: type[M] | None,
-    ) -> RunResult[M]:
+        output_type: type[T] | None,
+    ) -> RunResult[T]:
         """Return `result` for a handle, whose `launch` remembers how the run ended here."""
         result = await self.rest_of_run(workflow_id, launch)
         if await self._gives_outputs(workflow_id, launch):
@@ -184,7 +167,7 @@ class RunResults(ReplayCommand):
         return gives_outputs(await self._graph(begin.ir_hash), begin.definition)
 
     def _payloads_of(self, workflow_id: str, begin: WorkflowStarted) -> Payloads:
-        code = self._code.find(begin.definition.name, begin.ir_hash, workflow_id)
+        code = self._code.of_run(workflow_id, begin)
         return (code or NO_CALLABLES).payloads
 
     async def rest(self, workflow_id: str) -> RunResult:

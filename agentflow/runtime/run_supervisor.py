@@ -122,6 +122,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._edges = run.edges = EdgeJudge(self.ctx, state, directory.code)
         self._handlers = HandlerMessages(state, self._dispatcher.handlers, self._edges, clock)
         self._replies = HandlerReplies(run, self._handlers)
+        self._dispatcher.handlers.parked = lambda: self._replies.parked
         self._children: SupervisedChildren | None = None
         if launch.child_links is not None:
             me = self.ctx.self
@@ -496,18 +497,16 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     def add_event(self, message: AddEvent) -> None:
         self._replies.when_durable(self._handlers.event(message))
 
-    @on(BeginCall)
-    def begin_call(self, message: BeginCall) -> None:
-        self._replies.begin_call(message)
+    @on(BeginCall, BeginModelCall)
+    def begin_call(self, message: BeginCall | BeginModelCall) -> None:
+        self._replies.begin(message)
+        if self._state.status == "paused":
+            self._rest_or_serve()  # a pause waits for no handler that waits for a larger budget
 
     @on(EndCall)
     def end_call(self, message: EndCall) -> None:
         self._replies.when_durable(self._handlers.end_call(message))
         self._stop.call_ended()
-
-    @on(BeginModelCall)
-    def begin_model_call(self, message: BeginModelCall) -> None:
-        self._replies.begin_model_call(message)
 
     @on(EndModelCall)
     def end_model_call(self, message: EndModelCall) -> None:

@@ -52,8 +52,10 @@ if TYPE_CHECKING:
     from agentflow.definition.ir import ServiceSpec
     from agentflow.engine import Graph
     from agentflow.runtime.actor_pools import ActorPools
-    from agentflow.runtime.binding import BindingCache, Bound, Implicit, Pins
+    from agentflow.runtime.binding import Implicit
+    from agentflow.runtime.bound import BindingCache, Bound, Pins
     from agentflow.runtime.graph_calls import GraphCalls
+    from agentflow.runtime.listeners import Listener, Listeners
     from agentflow.runtime.run_launch import RunLaunch
     from agentflow.runtime.run_registry import RunRegistry
     from agentflow.telemetry.telemetry import Telemetry
@@ -92,6 +94,7 @@ class Runtime(ChildRunCommands):
     that are not at their end: they go on with `resume`, here or in another process. `telemetry` stands in
     for the one that the `OTEL_*` variables ask for, if they do; the Runtime starts and ends it. With a
     `tracer_provider` of OpenTelemetry's SDK, spans go through its processors instead; it stays the caller's.
+    `listeners` get the durable events of all runs of the store, at least once, see `Listener`.
 
     `recover`: entering takes up what the last process left, as `recover()` does, so that runs of a process
     that was killed go on by themselves. The default is false, because a Runtime that only reads a store,
@@ -113,9 +116,11 @@ class Runtime(ChildRunCommands):
         max_queued_runs: int = 10_000,
         telemetry: Telemetry | None = None,
         tracer_provider: object | None = None,
+        listeners: Iterable[Listener] = (),
         recover: bool = False,
     ) -> None:
         super().__init__()
+        self._given_listeners = tuple(listeners)
         self._store = store
         self._fork_guard = ForkGuard("the Runtime")
         self.models = models if isinstance(models, Models) else Models(models)
@@ -198,6 +203,9 @@ class Runtime(ChildRunCommands):
         telemetry = self._telemetry or telemetry_from_env(self._tracer_provider)
         if telemetry is not None:  # it reads the log to the end
             system.on_shutdown("flush_log", telemetry.aclose, 15)
+        listeners = await self._start_listeners(log)
+        if listeners is not None:
+            system.on_shutdown("flush_log", listeners.aclose, 10)
         if isinstance(self._store, str):
             system.on_shutdown("flush_log", log.close, 60, raises=True)
         self._pools: ActorPools = ActorPools(system, self.delta_hub, registry.call_started, self.clock)
@@ -213,6 +221,16 @@ class Runtime(ChildRunCommands):
             depths, letters = partial(mailbox_depths, system), partial(dead_letters, system)
             await telemetry.start(log, depths=depths, letters=letters, describe=self._describe)
         await registry.start(system, self._bus)
+
+    async def _start_listeners(self, log: EventLog) -> Listeners | None:
+        """Find the places of the listeners before anything is committed here."""
+        if not self._given_listeners:
+            return None
+        from agentflow.runtime.listeners import Listeners
+
+        listeners = Listeners(self._given_listeners)
+        await listeners.start(log)
+        return listeners
 
     def _new_registry(self, log: EventLog) -> RunRegistry:
         from agentflow.runtime.run_registry import RunRegistry
@@ -321,9 +339,10 @@ class Runtime(ChildRunCommands):
         a submission that is not `trusted` gets none that could harm this machine. `code`: that of the
         workflow; without it, what was registered for this graph. `recorded`: what a recorded run found of
         declared services, none of which is opened then."""
-        from agentflow.runtime.binding import BindingCache, bind
+        from agentflow.runtime.binding import bind
+        from agentflow.runtime.bound import BindingCache
 
-        code = code or self._code.find(definition.name, definition.ir_hash)
+        code = code or self._code.find(definition.name, definition.ir_hash, definition.hash)
         registry = self._registry_for(definition.format, trusted=trusted)
         cache = self._bindings = self._bindings or BindingCache()
         key = (definition.ir_hash, definition.format, definition.folder, trusted)
@@ -415,7 +434,8 @@ class Runtime(ChildRunCommands):
         """Return a stored run's graph, and what it was bound to when it began. Its services are loaded with
         the lower trust of the run, which its first event keeps, and of the caller. `served`: nothing is
         loaded, because all of it is served from a record; so is a replay with `Always`."""
-        from agentflow.runtime.binding import Bound, Pins, bind
+        from agentflow.runtime.binding import bind
+        from agentflow.runtime.bound import Bound, Pins
 
         begin = await self._begin(workflow_id)
         workflow = await self._graph(begin.ir_hash)
@@ -438,7 +458,7 @@ class Runtime(ChildRunCommands):
             implicit=self._implicit,
             trusted=is_trusted,
             find_graph=partial(self._find_graph, trusted=is_trusted),
-            code=self._code.find(begin.definition.name, begin.ir_hash, workflow_id),
+            code=self._code.of_run(workflow_id, begin),
             named=self._graph_service(),
             recorded=await self._recorded_functions(begin) if served else None,
         )

@@ -32,10 +32,10 @@ from agentflow.errors import ConfigurationError, InvalidOptions
 from agentflow.events.catalogue import DefinitionInfo, WorkflowPaused, WorkflowStarted
 from agentflow.events.envelope import SCHEMA_VERSION
 from agentflow.events.tracing import baggage_problem, parse_traceparent, tracestate_problem
-from agentflow.runtime.workflow_code import WorkflowWithCode
+from agentflow.runtime.workflow_code import WorkflowWithCode, signature_of
 
 if TYPE_CHECKING:
-    from agentflow.runtime.binding import Bound
+    from agentflow.runtime.bound import Bound
 
 __all__ = [
     "FORMAT_LABEL",
@@ -52,6 +52,7 @@ __all__ = [
     "opening_events",
     "started_event",
     "submission_digest",
+    "with_deadline",
     "with_options",
 ]
 
@@ -199,6 +200,17 @@ def checked_budget(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return {key: value for key, value in given.items() if value is not None}
 
 
+def with_deadline(limits: dict[str, Any] | None, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the limits with the `deadline` of options that were checked, if that is tighter."""
+    if "deadline" not in options:
+        return limits
+    from agentflow.definition.run_options import deadline_of
+
+    seconds = deadline_of(options)
+    given = (limits or {}).get("max_duration_s")
+    return {**(limits or {}), "max_duration_s": seconds if given is None else min(given, seconds)}
+
+
 def body_hash(*parts: Any) -> str:
     """Return the digest of a submission, by which reuse of an idempotency key for another one is found."""
     return "sha256:" + hashlib.sha256(canonical_json(parts)).hexdigest()
@@ -338,7 +350,7 @@ def started_event(
             version=definition.version,
             format=definition.format,
             hash=definition.hash,
-            signature=UNSET if bound.code is None else _signature_of(definition),
+            signature=UNSET if bound.code is None else signature_of(definition),
         ),
         ir_hash=definition.ir_hash,
         source=definition.source,
@@ -351,22 +363,6 @@ def started_event(
         grants=bound.grants,
         diagnostics=tuple(found) if found else UNSET,
     )
-
-
-def _signature_of(definition: Definition) -> str:
-    """Return the signature of a graph that was built in Python: its code may change while its runs go on."""
-    known = _signatures.get(definition.ir_hash)
-    if known is None:
-        from agentflow.definition.signature import signature
-
-        if len(_signatures) >= _MAX_SIGNATURES:
-            _signatures.clear()
-        known = _signatures[definition.ir_hash] = signature(definition.workflow)
-    return known
-
-
-_MAX_SIGNATURES = 1_024
-_signatures: dict[str, str] = {}
 
 
 def opening_events(started: WorkflowStarted) -> list[Any]:

@@ -9,7 +9,7 @@ import hashlib
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 from msgspec import UNSET
@@ -34,7 +34,7 @@ from agentflow.events.tracing import submitter_options
 from agentflow.executors.callables import Callables
 from agentflow.records.answers import Validation
 from agentflow.records.pipeline import REQUESTER_LABEL, requester_of
-from agentflow.records.runs import RunResult
+from agentflow.records.runs import RunResult, T
 from agentflow.runtime.run_handle import RunHandle
 from agentflow.runtime.run_results import RunResults
 from agentflow.runtime.submission import (
@@ -49,18 +49,17 @@ from agentflow.runtime.submission import (
     opening_events,
     started_event,
     submission_digest,
+    with_deadline,
     with_options,
 )
 from agentflow.runtime.workflow_code import CodeTable, WorkflowWithCode, encode_input
 from agentflow.typed_output import check_output_type
 
 if TYPE_CHECKING:
-    from agentflow.runtime.binding import Bound, Pins
+    from agentflow.runtime.bound import Bound, Pins
     from agentflow.tools.recorded import RecordedTool
 
 __all__ = ["SubmitCommand"]
-
-M = TypeVar("M")
 
 _RUN_ID = re.compile(r"wf_[A-Za-z0-9_-]{1,64}")
 
@@ -109,6 +108,9 @@ class SubmitCommand(RunResults):
         """Resolve models and functions."""
         raise NotImplementedError
 
+    async def _other_definition(self, workflow_id: str) -> str | None:
+        return self._code.other_definition(workflow_id, await self._begin(workflow_id))
+
     async def _load_aside(
         self, submission: Submission | WorkflowWithCode, input: Any
     ) -> tuple[Definition, Any, list[Diagnostic]]:
@@ -124,14 +126,13 @@ class SubmitCommand(RunResults):
 
         They take effect the next time that the run is taken up.
         """
-        known = self._code.find(None, "", workflow_id)
+        known = self._code.of_run(workflow_id)
         self._code.begin(workflow_id, code if known is None else code.injected(known) or code)
 
     def load(self, submission: Submission) -> Definition:
         """Return the definition of a submission. Raises DefinitionError with every diagnostic."""
         return load(submission)
 
-    @overload
     async def submit(
         self,
         submission: Submission | WorkflowWithCode,
@@ -145,56 +146,19 @@ class SubmitCommand(RunResults):
         state_from: str | None = None,
         idempotency_key: str | None = None,
         asked: Any = None,
+        output_type: type[T] | None = None,
         by: str = "local",
         trusted: bool = True,
         code: Callables | None = None,
-    ) -> RunHandle: ...
-
-    @overload
-    async def submit(
-        self,
-        submission: Submission | WorkflowWithCode,
-        input: Any = None,
-        *,
-        workflow_id: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        options: Mapping[str, Any] | None = None,
-        budget: Mapping[str, Any] | None = None,
-        input_from: Mapping[str, str] | None = None,
-        state_from: str | None = None,
-        idempotency_key: str | None = None,
-        asked: Any = None,
-        output_type: type[M],
-        by: str = "local",
-        trusted: bool = True,
-        code: Callables | None = None,
-    ) -> RunHandle[M]: ...
-
-    async def submit(
-        self,
-        submission: Submission | WorkflowWithCode,
-        input: Any = None,
-        *,
-        workflow_id: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        options: Mapping[str, Any] | None = None,
-        budget: Mapping[str, Any] | None = None,
-        input_from: Mapping[str, str] | None = None,
-        state_from: str | None = None,
-        idempotency_key: str | None = None,
-        asked: Any = None,
-        output_type: Any = None,
-        by: str = "local",
-        trusted: bool = True,
-        code: Callables | None = None,
-    ) -> RunHandle[Any]:
+    ) -> RunHandle[T]:
         """Check, bind and begin a run; returns once `workflow.started` is durable.
 
         `options`: `on_failure` halt|continue|hold, `on_unknown` ask|fail, `max_parallel`,
         `concurrency_key`, `on_conflict` queue|reject|cancel_previous, `traceparent`, `tracestate`, `baggage`,
-        and those of `definition.run_options`. Of the runs of one `concurrency_key` the oldest is at work
-        until it has ended; the others stay pending, are rejected, or cancel those before them. Submitted
-        inside an active span of the application, or inside a call of another run, the run is a part of that
+        and those of `definition.run_options`, among them `deadline`, a duration as "90s", and `retry`. Of
+        the runs of one `concurrency_key` the oldest is at work until it has ended; the others stay pending,
+        are rejected, or cancel those before them. Submitted inside an active span of the application, or
+        inside a call of another run, the run is a part of that
         trace unless `traceparent` is given, or None. `budget`: limits beside those
         of the document. `input_from` {workflow_id,
         step_id?, as?}: the output of another run, or of one of its steps, as the input, or as the named one
@@ -210,7 +174,7 @@ class SubmitCommand(RunResults):
         Raises DefinitionError (nothing was written), RunExists, IdempotencyConflict, OutputNotReady,
         ConcurrencyRejected, CheckpointNotFound, InvalidEdit, QueueFull, StoreError, ConfigurationError.
         """
-        from agentflow.runtime.binding import Bound
+        from agentflow.runtime.bound import Bound
 
         self._fork_guard.check()
         if output_type is not None:
@@ -218,7 +182,8 @@ class SubmitCommand(RunResults):
         given = dict(options or {})
         if "traceparent" not in given:
             given |= submitter_options()
-        kept, limits = checked_options(given), checked_budget(budget)
+        kept = checked_options(given)
+        limits = with_deadline(checked_budget(budget), kept)
         if not trusted:
             kept["trusted"] = False
         if input_from is not None:
@@ -456,37 +421,15 @@ class SubmitCommand(RunResults):
                         message, code="budget_unpriced", details=details, hint=_price_hint(ref.name)
                     )
 
-    @overload
     async def run(
         self,
         submission: Submission | WorkflowWithCode,
         input: Any = None,
         *,
         raise_on_failure: bool = True,
-        output_type: None = None,
+        output_type: type[T] | None = None,
         **more: Any,
-    ) -> RunResult: ...
-
-    @overload
-    async def run(
-        self,
-        submission: Submission | WorkflowWithCode,
-        input: Any = None,
-        *,
-        raise_on_failure: bool = True,
-        output_type: type[M],
-        **more: Any,
-    ) -> RunResult[M]: ...
-
-    async def run(
-        self,
-        submission: Submission | WorkflowWithCode,
-        input: Any = None,
-        *,
-        raise_on_failure: bool = True,
-        output_type: Any = None,
-        **more: Any,
-    ) -> RunResult[Any]:
+    ) -> RunResult[T]:
         """Submit and wait: `submit`, which takes `more`, and `result` of its handle."""
         handle = await self.submit(submission, input, output_type=output_type, **more)
         return await handle.result(raise_on_failure=raise_on_failure)

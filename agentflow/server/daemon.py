@@ -45,6 +45,7 @@ from agentflow.tools import Service as ToolService
 
 if TYPE_CHECKING:
     from agentflow.graphs import Agent, Workflow
+    from agentflow.runtime.listeners import Listener
 
 __all__ = ["Daemon", "loop_factory", "serve"]
 
@@ -66,7 +67,8 @@ class Daemon:
 
     `services` are functions that documents may name without declaring them; `models` adds providers.
     `workers` are handlers that nodes call as `worker:NAME`. `workflows`, built in Python, are definitions by
-    their names; their runs of earlier daemons go on. `agents` are those that nodes may name.
+    their names; their runs of earlier daemons go on. `agents` are those that nodes may name, `listeners` get
+    the events of all runs.
     """
 
     def __init__(
@@ -78,12 +80,14 @@ class Daemon:
         workflows: Iterable[Workflow] = (),
         workers: Mapping[str, Callable[..., Any]] | None = None,
         agents: Iterable[Agent] = (),
+        listeners: Iterable[Listener] = (),
         env: Mapping[str, str] | None = None,
     ) -> None:
         self._config = config
         self._workflows = tuple(workflows)
         self._workers = workers
         self._agents = tuple(agents)
+        self._listeners = tuple(listeners)
         self._server_config = config.server
         self._services = tuple(services)
         self._models = Models(models, config=config.for_models())
@@ -132,6 +136,7 @@ class Daemon:
                     workers=self._workers,
                     grace=grace,
                     telemetry=metrics.telemetry(),
+                    listeners=self._listeners,
                 )
             )
             _check_writable(runtime.log)
@@ -280,6 +285,7 @@ def serve(
     workflows: Iterable[Workflow] = (),
     workers: Mapping[str, Callable[..., Any]] | None = None,
     agents: Iterable[Agent] = (),
+    listeners: Iterable[Listener] = (),
     on_ready: Callable[[list[str]], None] = lambda names: None,
 ) -> None:
     """Run a daemon in this process until it has drained; blocks. For the main thread.
@@ -289,7 +295,13 @@ def serve(
 
     async def within() -> None:
         daemon = Daemon(
-            config, services=services, models=models, workflows=workflows, workers=workers, agents=agents
+            config,
+            services=services,
+            models=models,
+            workflows=workflows,
+            workers=workers,
+            agents=agents,
+            listeners=listeners,
         )
         await daemon.run(on_ready)
 

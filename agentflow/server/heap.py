@@ -3,7 +3,7 @@
 A full collection visits every container of the heap on the thread that happens to allocate: 0.7 s for the
 runs of sixteen large documents, and CPython repeats it whenever the heap has grown by a quarter. JSON values
 have no cycles and are freed without it. So the daemon leaves the young generations to CPython (at most
-100,000 containers, 10 ms) and makes full collections itself while they are short.
+40,000 containers, 10 ms) and makes full collections itself while they are short.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 
 __all__ = ["Heap", "tuned_interpreter"]
 
-_YOUNG: Final = (10_000, 10)
+_YOUNG: Final = (10_000, 3)
 _NEVER: Final = 2**31 - 1
 _SWITCH_INTERVAL_S: Final = 0.001
 """The loop waits so long for the interpreter, each time that it comes back from the kernel, while a thread

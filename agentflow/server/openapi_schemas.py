@@ -6,6 +6,8 @@ out are optional and not null, members that are always there are required.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
+from itertools import combinations
 from typing import Any
 
 import msgspec
@@ -37,6 +39,44 @@ _EITHER: dict[str, tuple[str, str]] = {
     "ApprovalBody": ("request_id", "step_id"),
     "SessionBody": ("code", "token"),
 }
+_AT_MOST_ONE: dict[str, tuple[str, ...]] = {
+    "ForkBody": ("offset", "from_step", "from"),
+}
+_BY_NAME: dict[str, Any] = {"type": "object", "additionalProperties": {}}
+_COUNT = {"type": "integer", "minimum": 0}
+_BUDGET: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "max_cost_usd": {"type": "number", "minimum": 0},
+        "max_tokens": _COUNT,
+        "max_model_calls": _COUNT,
+        "max_tool_calls": _COUNT,
+        "max_duration_s": {"type": "number", "minimum": 0},
+        "max_steps": _COUNT,
+        "max_depth": _COUNT,
+        "on_exceeded": {"enum": ["pause", "ask", "fail"], "type": "string"},
+    },
+}
+_SHAPES: dict[tuple[str, str], dict[str, Any]] = {
+    ("ForkBody", "edits"): {
+        "type": "object",
+        "properties": {
+            "input": {},
+            "outputs": {**_BY_NAME, "description": "Outputs by step."},
+            "shared": {**_BY_NAME, "description": "Shared values by key."},
+            "state": {**_BY_NAME, "description": "Private values by node."},
+            "messages": {**_BY_NAME, "description": "Waiting messages by node."},
+        },
+        "additionalProperties": False,
+        "minProperties": 1,
+    },
+    ("ForkBody", "definition"): {"anyOf": [{"type": "object"}, {"type": "string"}]},
+    ("ForkBody", "definition_ref"): {
+        "anyOf": [{"$ref": "#/components/schemas/DefinitionRef"}, {"type": "string"}]
+    },
+    **{(body, "budget"): _BUDGET for body in ("SubmitBody", "ResumeBody")},
+}
+"""Members whose Struct says less than the daemon takes: they are checked where their meaning is known."""
 _ECHO = {"agents": [{"name": "helper", "system_prompt": "Answer in one line.", "model": "openai:gpt-5-mini"}]}
 
 _PLAN = {
@@ -102,6 +142,8 @@ def refine(name: str, schema: dict[str, Any], *, is_body: bool) -> None:
     for member, inner in properties.items():
         if (name, member) in _ENUMS:
             _set_enum(inner, _ENUMS[name, member])
+        if is_body and (name, member) in _SHAPES:
+            properties[member] = deepcopy(_SHAPES[name, member])
     for part in _objects(schema):
         if part.get("type") == "object" and "properties" not in part:
             part.setdefault("additionalProperties", True)
@@ -124,6 +166,9 @@ def refine(name: str, schema: dict[str, Any], *, is_body: bool) -> None:
         both = {"required": [one, other]}
         neither = {"not": {"anyOf": [{"required": [one]}, {"required": [other]}]}}
         schema["not"] = {"anyOf": [both, neither]}  # which generators leave alone, unlike `oneOf`
+    if name in _AT_MOST_ONE:
+        pairs = combinations(_AT_MOST_ONE[name], 2)
+        schema["not"] = {"anyOf": [{"required": list(pair)} for pair in pairs]}
 
 
 _OMITTING = ("ErrorInfo", "Message", "ReasoningPart", "Problem", "RunList", "RecordList", "RetentionPolicy")

@@ -67,7 +67,8 @@ class Cassette:
             self._keep(request, recording)
 
     def _keep(self, request: dict[str, Any], recording: _Recording) -> None:
-        kept = {name.lower(): value for name, value in recording.headers.items() if _is_kept(name.lower())}
+        headers = {name.lower(): value for name, value in recording.headers.items()}
+        kept = {name: self._clean_text(value) for name, value in headers.items() if _is_kept(name)}
         text = self._clean_text(recording.body.decode("utf-8", "replace"))
         answer = {"status": recording.status, "headers": kept, "body": text}
         self._exchanges.append({"request": request, "response": answer})

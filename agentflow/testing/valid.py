@@ -118,12 +118,14 @@ def _value(schema: Any, root: Any, depth: int) -> Any:
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return "text"
     node = cast("dict[str, Any]", schema)
-    for key in ("const", "default"):
-        if key in node:
-            return node[key]
-    for key in ("enum", "examples"):
-        if node.get(key):
-            return node[key][0]
+    if "const" in node:
+        return node["const"]
+    # A document may name values that its own type refuses.
+    named = [node["default"]] if "default" in node else []
+    named += node.get("enum") or node.get("examples") or ()
+    for value in named:
+        if not validate(_rooted(node, root), value):
+            return value
     if "$ref" in node:
         return _value(_resolve(str(node["$ref"]), root), root, depth + 1)
     for key in ("anyOf", "oneOf"):

@@ -94,6 +94,9 @@ class Body(NamedTuple):
         written: list[bytes] = []
         for name, value in members.items():
             part = self.parts.get(name, Part())
+            if part.style is not None and not part.is_bytes:
+                written += [_part(key, Part(), text) for key, text in self._pairs(name, value)]
+                continue
             values = cast("list[Any]", value) if isinstance(value, list) else [value]
             written += [_part(name, part, one) for one in values]
         # Every attempt of a call sends the same bytes, since servers compare them by the idempotency key.
@@ -119,7 +122,7 @@ def choose_body(book: SchemaBook, content: dict[str, Any], *, needed: bool, bodi
     kinds = ", ".join(content) or "of no kind"
     forms = {_plain(kind) for kind in content} <= {_FORM, _MULTIPART}
     if forms:  # without described members it would be a guess
-        raise Unusable(f"its body is {kinds}; only JSON is supported")
+        raise Unusable(f"its body is {kinds}, and its document does not describe the members")
     raise Unusable(f"its body is {kinds}, which cannot be written from arguments")
 
 

@@ -63,14 +63,16 @@ async def test_a_form_gives_what_its_schema_asks_for(browser, served):
         await expect(page.locator("h1")).to_be_visible()
         await page.evaluate(FORM, [SCHEMA, None])
         label = page.get_by_label
-        assert "write a number" in (await page.evaluate(VALUE))["error"]
+        assert (await page.evaluate(VALUE))["error"] == "<b>Name</b>: write a text"
         await page.locator("main input[type=text]").first.fill("Ada")
+        assert (await page.evaluate(VALUE))["error"] == "amount: write a number"
         assert await page.locator("main b, main img").count() == 0
         await label("story").fill("Once\nupon")
         await label("mail").fill("ada@example.com")
         await label("day").fill("2026-01-31")
         await label("amount").fill("2.5")
         await label("agreed").check()
+        assert (await page.evaluate(VALUE))["error"] == "size: choose one"  # nothing is chosen for people
         await label("size").select_option(label="7")
         await page.get_by_role("button", name="Add").click()
         await label("tags item").fill("red")
@@ -116,17 +118,72 @@ async def test_a_form_gives_what_its_schema_asks_for(browser, served):
         ({"$ref": "#"}, "1", 1),
         ({"type": "array", "items": [{"type": "string"}]}, '["a"]', ["a"]),
         ({"anyOf": [{"type": "null"}, {"type": "string"}]}, "x", "x"),
+        ({"allOf": [{"type": "string"}, {"maxLength": 4}]}, "x", "x"),
+        ({"type": "string", "format": "date-time"}, "2026-01-31T10:00:00", "2026-01-31T10:00:00.000Z"),
+        ({"type": "array", "items": {"type": "string"}, "minItems": 1}, "x", ["x"]),
     ],
     ids=json.dumps,
 )
 async def test_any_schema_has_a_field(browser, served, schema, filled, value):
-    async with opened(browser) as (page, watch):
+    async with opened(browser, timezone_id="UTC") as (page, watch):
         await page.goto(address(served))
         await expect(page.locator("h1")).to_be_visible()
         await page.evaluate(FORM, [schema, None])
         await page.locator("main input, main textarea").first.fill(filled)
         assert (await page.evaluate(VALUE))["value"] == value
         assert not any("elsewhere" in url for url in watch.requests)
+
+
+CHOICES = {
+    "type": "object",
+    "required": ["level"],
+    "properties": {
+        "level": {"oneOf": [{"const": 1, "title": "low"}, {"const": 2, "title": "high"}]},
+        "colours": {"type": "array", "items": {"enum": ["red", "green"]}, "uniqueItems": True},
+        "payment": {"oneOf": [{"title": "Card", "type": "object", "required": ["number"]}]},
+        "size": {"enum": ["S", "M"]},
+        "place": {
+            "type": "object",
+            "required": ["lat"],
+            "properties": {"lat": {"type": "number", "minimum": -90, "maximum": 90}},
+        },
+        "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 1},
+    },
+}
+
+
+async def test_nothing_is_chosen_or_made_up_for_people(browser, served):
+    async with opened(browser) as (page, _):
+        await page.goto(address(served))
+        await expect(page.locator("h1")).to_be_visible()
+        await page.evaluate(FORM, [CHOICES, None])
+        label = page.get_by_label
+        assert await page.evaluate(VALUE) == {"error": "level: choose one"}
+        await expect(label("level")).to_be_focused()
+        await expect(label("level")).to_have_attribute("aria-invalid", "true")
+        await label("level").select_option(label="high")
+        assert await page.evaluate(VALUE) == {"value": {"level": 2}}
+        await expect(label("level")).not_to_have_attribute("aria-invalid", "true")
+        await label("green").check()
+        await expect(page.locator("main")).to_contain_text("-90 to 90")
+        await label("lat").fill("1.5")
+        await page.get_by_role("button", name="Add").click()
+        await expect(page.get_by_role("button", name="Add")).to_be_disabled()
+        await label("tags item").fill("x")
+        found = (await page.evaluate(VALUE))["value"]
+        assert found == {"level": 2, "colours": ["green"], "place": {"lat": 1.5}, "tags": ["x"]}
+        jsonschema.validate(found, CHOICES)
+        # Members that the schema does not name stay; a schema of the log begins with what is required.
+        kept = {"level": 1, "more": True}
+        await page.evaluate(FORM, [CHOICES, kept])
+        assert (await page.evaluate(VALUE))["value"] == kept
+        ordered = """async () => {
+          const { requiredFirst } = await import("./lib/form.js");
+          const m = {default: {required: ["b"], properties: {}}};
+          const schema = {required: ["z", "gone", "m"], properties: {a: {}, m, z: {}}};
+          return Object.keys(requiredFirst(schema).properties);
+        }"""
+        assert await page.evaluate(ordered) == ["z", "m", "a"]
 
 
 LIBRARY = """
@@ -154,6 +211,7 @@ async () => {
     diff: diffLines("a\\nb\\nc", "a\\nx\\nc\\nd").map(line => line.kind[0] + line.text),
     stable: stableText({b: 1, a: {d: 1, c: 2}}) === stableText({a: {c: 2, d: 1}, b: 1}),
     ticks: [1, 60, 86_400_000, 1e12].map(length => ticks(length).length),
+    places: [13, 18_000, 150_000, 5_400_000].map(length => ticks(length, 5).map(one => one[1])),
     visible: visible("a\\u202eb\\u200bc").map(one => one.textContent ?? one),
   };
 }
@@ -177,8 +235,57 @@ async def test_the_small_functions(browser, served):
     assert found["cheap"]  # the beginning of a large value is not the whole of it
     assert found["diff"] == ["sa", "rb", "ax", "sc", "ad"]
     assert found["stable"]
-    assert all(1 <= count <= 12 for count in found["ticks"])
+    assert all(1 <= count <= 9 for count in found["ticks"])
+    assert found["places"] == [
+        ["0", "5 ms", "10 ms"],
+        ["0", "5 s", "10 s", "15 s"],
+        ["0", "30 s", "1 min", "1 min 30 s", "2 min"],
+        ["0", "30 min", "1 h"],
+    ]
     assert found["visible"] == ["a", "U+202E", "b", "U+200B", "c"]
+
+
+LOG_ROWS = """
+async keys => {
+  const { LogRows } = await import("./lib/log_rows.js");
+  const rows = new LogRows();
+  const shown = [];
+  keys.forEach((key, place) => {
+    const type = place === 4 ? "workflow.step_failed" : "x";
+    const fact = {key, step: key && "s", type, offset: place, at: 0, data: {}};
+    const before = [...rows.rows];
+    const changed = rows.take(fact, place);
+    // What stands above the row that it names is as it was.
+    if (rows.rows.slice(0, changed).join() !== before.slice(0, changed).join()) throw new Error(`${place}`);
+  });
+  const folded = [...rows.rows];
+  const [fold] = rows.folds;
+  const places = keys.map((_, place) => rows.rowOf(place));
+  rows.toggle(fold);
+  const unfolded = [...rows.rows];
+  const open = keys.map((_, place) => rows.rowOf(place));
+  const head = rows.headOf(fold);
+  rows.toggle(fold);
+  return {folded, unfolded, places, open, head, again: rows.rows, items: fold.items.size, failed: fold.failed,
+    of: [rows.foldOf(0), rows.foldOf(1), rows.foldOf(9), rows.foldOf(10)].map(one => one && one.number)};
+}
+"""
+
+
+async def test_events_of_items_that_stand_together_fold(browser, served):
+    items = [f"/s#0[{i % 3}]" for i in range(9)]
+    few = [f"/t#0[{i}]/inner#0" for i in range(3)]
+    async with opened(browser) as (page, _):
+        await page.goto(address(served))
+        await expect(page.locator("h1")).to_be_visible()
+        found = await page.evaluate(LOG_ROWS, [None, *items, "/s#0", *few, None])
+    assert found["folded"] == [0, -1, 10, 11, 12, 13, 14]  # fewer than eight do not fold
+    assert found["again"] == found["folded"]
+    assert found["unfolded"] == [0, -1, *range(1, 15)]
+    assert found["places"] == [0, *[1] * 9, *range(2, 7)]
+    assert found["open"] == [0, *range(2, 16)]
+    assert (found["head"], found["items"], found["failed"]) == (1, 3, 1)
+    assert found["of"] == [None, 0, 0, None]
 
 
 async def test_the_documentation_has_every_topic_of_help(browser, tmp_path):

@@ -81,6 +81,37 @@ async def test_the_items_of_a_for_each_fold(browser, tmp_path):
         await expect(third).to_be_visible()
 
 
+async def test_the_events_of_items_fold_in_the_log(browser, tmp_path):
+    async with serving(tmp_path, model=echo()) as served, opened(browser) as (page, _):
+        run = await start(served, EACH)
+        await page.goto(address(served, f"#/runs/{run}"))
+        fold = page.locator(".log-fold")
+        await expect(fold).to_contain_text("96 events")
+        await expect(fold).to_contain_text("12 items")
+        rows = page.locator(".log-row")
+        await expect(rows).to_have_count(5)  # started, the step, its items, completed, completed
+        await fold.click()
+        await expect(page.locator("#event-3")).to_contain_text("agent.initialized")
+        await fold.click()
+        await expect(rows).to_have_count(5)
+        # By keyboard: the fold is a row among rows, right unfolds, left folds.
+        await page.locator(".log").focus()
+        for _ in range(3):
+            await page.keyboard.press("ArrowDown")
+        await expect(fold).to_have_class("log-row log-fold marked")
+        assert await page.locator(".log").get_attribute("aria-activedescendant") == "fold-0"
+        await page.keyboard.press("ArrowRight")
+        await page.keyboard.press("ArrowDown")
+        await expect(page.locator("#event-2")).to_have_attribute("aria-selected", "true")
+        # What is looked for is found inside folds; a fold with the selected event is unfolded.
+        await page.get_by_label("Filter the log").fill("model.call_completed")
+        await expect(rows.first).to_contain_text("model.call_completed")
+        await expect(fold).to_have_count(0)
+        await rows.first.click()
+        await page.get_by_label("Filter the log").fill("")
+        await expect(page.locator('.log-row[aria-selected="true"]')).to_contain_text("model.call_completed")
+
+
 async def test_the_run_that_a_step_began_folds_in_its_timeline(browser, tmp_path):
     desk = Desk(pay=True)
     inner = whole(does("look", "first", "second"), does("pay", "second"), name="inner")

@@ -156,6 +156,9 @@ async def test_a_run_of_fifty_thousand_events(browser, tmp_path):
             used = await heap(page)
             work = await worked()
             made = {"loading": await page.evaluate("window.made_")}
+            fold = page.locator(".log-fold").first
+            await expect(fold).to_contain_text("6,250 items")
+            await fold.click()
             await page.evaluate("window.made_ = 0")
             scrolling = await page.evaluate(SCROLL, ".log")
             made["scrolling"] = await page.evaluate("window.made_")

@@ -8,6 +8,7 @@ import pytest
 from playwright.async_api import expect
 
 from tests.browser.kit import BROKEN, CLAIM, opened
+from tests.unit.server.kit import agents
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -227,6 +228,66 @@ async def test_an_error_says_what_mends_it(browser, served):
         await page.get_by_role("tab", name="Calls").click()
         await page.locator(".calls").get_by_role("button", name="crm__fail").first.click()
         await expect(page.locator(".error-box").first).to_contain_text("tool")
+
+
+async def test_a_held_run_says_why_and_is_decided_in_place(browser, served):
+    runs = [await start(served, BROKEN, options={"on_failure": "hold"}) for _ in range(3)]
+    async with opened(browser) as (page, _):
+        await page.goto(address(served))
+        await expect(page.locator(f'[data-id="{runs[0]}"] .because')).to_have_text("failure")
+        await page.goto(address(served, f"#/runs/{runs[0]}"))
+        pause = page.get_by_role("region", name="Pause")
+        await expect(pause).to_contain_text("waits for your decision")
+        await expect(pause.locator(".error-message")).to_be_visible()
+        await expect(pause.locator(".command")).to_contain_text(f"agentflow retry {runs[0]} fetch")
+        for run, button, state in zip(
+            runs, ("Mark as done", "Skip", "Let it fail"), ("completed", "completed", "failed"), strict=True
+        ):
+            await page.goto(address(served, f"#/runs/{run}"))
+            await pause.get_by_role("button", name=button).click()
+            dialog = page.get_by_role("dialog")
+            if button == "Mark as done":
+                await dialog.get_by_role("button", name=button).click()
+                await expect(dialog.locator(".problem")).to_contain_text("write a JSON value")
+                await dialog.get_by_label("Output of the step").fill("42")
+            await dialog.get_by_role("button", name=button).click()
+            await expect(page.locator(".run-title .badge")).to_have_attribute("data-state", state)
+    async with served.http() as http:
+        assert (await http.get(f"/workflows/{runs[0]}")).json()["output"] == {"fetch": 42}
+
+
+async def test_a_run_without_budget_goes_on_with_a_larger_one(browser, served):
+    definition = agents("first", "second")
+    run = await start(served, definition, input="x", budget={"max_model_calls": 1})
+    async with opened(browser) as (page, _):
+        await page.goto(address(served, f"#/runs/{run}"))
+        pause = page.get_by_role("region", name="Pause")
+        await expect(pause).to_contain_text("max_model_calls of the run is 1: 1 used, 1 more wanted")
+        await expect(page.locator(".number-box", has_text="Budget: model calls")).to_contain_text("1 of 1")
+        # What stands still is drawn as waiting, although its step has begun.
+        await expect(page.locator(".time-row", has_text="agent_1").locator(".bar.wait")).to_be_visible()
+        await page.get_by_role("button", name="Resume").click()
+        dialog = page.get_by_role("dialog")
+        await dialog.get_by_role("button", name="Resume").click()
+        await expect(dialog.locator(".problem")).to_contain_text("Raise a limit")
+        await dialog.get_by_label("Model calls, used 1").fill("5")
+        await dialog.get_by_role("button", name="Resume").click()
+        await expect(page.locator(".run-title .badge")).to_have_attribute("data-state", "completed")
+
+
+async def test_a_row_keeps_the_focus_while_runs_move(browser, served):
+    run = await start(served)
+    async with opened(browser) as (page, _):
+        await page.goto(address(served))
+        row = page.locator(f'[data-id="{run}"]')
+        await row.locator("a").focus()
+        other = await start(served)
+        await expect(page.locator(f'[data-id="{other}"]')).to_contain_text("3/4")
+        await expect(row.locator("a")).to_be_focused()
+        await page.get_by_label(f"Select {run}").focus()
+        await decide(served, run)
+        await expect(row).to_contain_text("completed")
+        await expect(page.get_by_label(f"Select {run}")).to_be_focused()
 
 
 async def test_a_fork_with_another_input_is_compared_with_its_origin(browser, served):

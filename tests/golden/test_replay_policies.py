@@ -28,6 +28,7 @@ _MIXED_OTHERWISE = {
     "debounce_definition": f"{_CLOCK}, so that the gate is asked with another input",
     "budget_ask_fail": _FREE,
     "budget_fail": _FREE,
+    "handler_budget": "handlers run again, and make their calls",
 }
 _REFRESH_OTHERWISE = {"cache_hit": _STORE, "cache_write": _STORE, "debounce_definition": _STORE}
 """Logs whose replays with real time go another way, and why."""

@@ -15,7 +15,8 @@ from agentflow.models.openai import OpenAIProvider
 from agentflow.testing import ScriptedModel, call, cut, withheld
 from tests.integration.support.runs import document, log_of, step
 from tests.integration.virtual import LoopClock
-from tests.unit.models.wire_server import USAGE, Answer, WireServer, delta, stream
+from tests.unit.models.wire_formats import CHAT, GEMINI, MESSAGES, RESPONSES, Wire, encode
+from tests.unit.models.wire_server import USAGE, Answer, WireServer, delta, sending, stream
 
 
 class Yard:
@@ -178,3 +179,42 @@ async def test_an_adapter_that_leaves_the_end_out_is_not_believed() -> None:
     yard = Yard()
     result, _ = await run(yard, Old([CLEANUP]))
     assert (result.state, yard.cleaned) == ("failed", [])
+
+
+WHOLE, HALF = '{"scope": "everything"}', '{"scope": "ev'
+CUTS = {
+    "length-before-arguments": ([], "cut", None),
+    "length-in-arguments": ([HALF], "cut", None),
+    "length-behind-arguments": ([WHOLE], "cut", None),
+    "withheld": ([], "withheld", None),
+    "failed": ([WHOLE], "failed", None),
+    "lost-before-arguments": ([], "complete", 1),
+    "lost-in-arguments": ([HALF], "complete", 1),
+    "lost-behind-arguments": ([WHOLE], "complete", 1),
+    "lost-in-the-last-event": ([WHOLE], "complete", 0),
+}
+"""Pieces of the arguments, how the answer ends, how many of its last events never come (0: half of one)."""
+
+_ENDING = {"openai": 2, "openai-responses": 2, "anthropic": 3, "gemini": 1}
+"""Events behind the arguments of a call, from the one that ends it."""
+
+
+@pytest.mark.parametrize("wire", [CHAT, RESPONSES, MESSAGES, GEMINI], ids=lambda wire: wire.name)
+@pytest.mark.parametrize("cut", CUTS)
+async def test_no_cut_of_an_answer_executes_its_call(cut: str, wire: Wire) -> None:
+    pieces, end, lost = CUTS[cut]
+    if wire is GEMINI and pieces == [HALF]:
+        pieces = []  # whose arguments are never sent in pieces
+    events = wire.events(["I clean up."], [("p1", "desk__cleanup", pieces)], end)
+    if lost is not None:
+        count = _ENDING[wire.name]
+        body = encode(events[:-count]) + (encode(events[-count:])[:40] if lost == 0 else b"")
+    else:
+        body = encode(events)
+    yard = Yard()
+    async with WireServer(sending(body)) as server:
+        provider = wire.provider(base_url=server.url, name="scripted")
+        result, log = await run(yard, provider, retry={"max_attempts": 1})
+    assert (result.state, yard.cleaned) == ("failed", [])
+    assert of(log, "tool.call_started") == []
+    assert of(log, "model.call_completed") == []

@@ -79,6 +79,18 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox
 SMALL = '{"id": "c-7", "amount": 5}'
 LARGE = '{"id": "c-8", "amount": 500}'
 
+AUDIT = """
+from agentflow import Listener
+
+
+def note(workflow_id, event):
+    with open("heard", "a") as file:
+        file.write(f"{workflow_id} {event.type}\\n")
+
+
+audit = Listener("audit", note, ("workflow.completed",))
+"""
+
 
 @pytest.mark.parametrize("attribute", ["workflow", "builder", "make"])
 def test_a_workflow_of_a_module_is_checked_drawn_and_run(sandbox: Sandbox, attribute: str):
@@ -139,6 +151,14 @@ def test_a_waiting_run_goes_on_in_another_process_that_loads_its_workflow(sandbo
     answered = sandbox.start("answer", "wf_b", request, "true", "--load", "claimbook:workflow")
     out, said = answered.communicate(timeout=30)
     assert (answered.returncode, out) == (0, "paid c-8\n"), said
+
+
+def test_the_daemon_has_a_loaded_listener(sandbox: Sandbox):
+    sandbox.write("audits.py", AUDIT)
+    with serving(sandbox, "--load", "audits:audit", "--load", "claimbook:workflow"):
+        done = sandbox.invoke("run", "claims", "-i", SMALL, "--id", "wf_a")
+        assert done.exit_code == 0, done.stderr
+    assert (sandbox.folder / "heard").read_text() == "wf_a workflow.completed\n"
 
 
 def test_the_daemon_has_a_loaded_workflow_as_a_definition(sandbox: Sandbox):
@@ -320,7 +340,10 @@ def test_state_at_an_offset_and_forks_of_a_graph_with_edits_and_another_definiti
         refused = sandbox.invoke("fork", "wf_b", *at, "--definition", "otherbook:workflow")
         wrong = (78, "loaded another graph as claims@1") if has_daemon else (5, "look")
         assert (refused.exit_code, wrong[1] in refused.stderr) == (wrong[0], True)
-        call("fork", "wf_b", *at, "--definition", "yenbook:workflow", "--id", "wf_y", load="yenbook")
+        other = ("--definition", "yenbook:workflow", "--id", "wf_y")
+        done = sandbox.invoke("fork", "wf_b", *at, *other)
+        assert done.exit_code == 9, done.stderr
+        assert has_daemon or "true --load yenbook:workflow" in done.stderr
         # A daemon runs the code that it has loaded for this graph.
         assert answered("wf_y", "yenbook") == ("paid c-8\n" if has_daemon else "yen c-8\n")
         assert answered("wf_b") == "paid c-8\n"

@@ -11,11 +11,14 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
 from agentflow import Runtime, Service, ToolContext, function, known_secrets
 from agentflow.models import Models
+from agentflow.server.access import Actor
+from agentflow.server.app import OPERATIONS, Application
 from agentflow.telemetry.settings import TelemetrySettings
 from agentflow.telemetry.telemetry import Telemetry
 from tests.integration.support.runs import document, log_of, step
@@ -53,6 +56,32 @@ def thinking(wire: Wire, function: str) -> bytes:
 
 def formatted(record: logging.LogRecord) -> str:
     return f"{record.getMessage()} {vars(record)}"
+
+
+LOGS = ("/workflows/wf_a/log", "/workflows/wf_a/events", "/events")
+WITH_DEFINITION = ("/workflows/wf_a/definition", "/workflows/wf_a/graph", *LOGS)
+WITH_MESSAGES = ("/workflows/wf_a/calls/", "/workflows/wf_a/context/a", *LOGS)
+
+
+async def api_answers(runtime: Runtime) -> dict[str, str]:
+    """Return what the API answers about the run, by path."""
+    app = Application(runtime, authorize=lambda request: Actor("tester", frozenset({"read"})))
+    calls = [e.data.model_call_id for e in await log_of(runtime, "wf_a") if e.type == "model.call_completed"]
+    found: dict[str, str] = {}
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        for operation in OPERATIONS:
+            if operation.method != "GET":
+                continue
+            for step_id in ("a", "b") if "{step}" in operation.path else ("",):
+                path = operation.path.replace("{id}", "wf_a").replace("{step}", step_id)
+                path = path.replace("{call}", calls[0])
+                if "{" in path:
+                    continue
+                query = "?follow=false" if path.endswith("/events") else ""
+                answer = await client.get(path + query)
+                found[path] = answer.text
+    return found
 
 
 def agent(id: str, prompt: str, model: str, functions: list[str], **more: Any) -> dict[str, Any]:
@@ -99,6 +128,7 @@ async def test_markers_stay_where_they_belong(
                     for e in await log_of(runtime, "wf_a")
                 ]
                 shown = repr(result)
+                answers = await api_answers(runtime)
             requests = {"first": [r.body for r in first.requests], "other": [r.body for r in other.requests]}
         spans, records = str(collector.spans), str(collector.logs)
         metrics = str(collector.metrics)
@@ -115,6 +145,13 @@ async def test_markers_stay_where_they_belong(
         "log": "".join(formatted(r) for r in caplog.records if r.name != "agentflow.function"),
         "stdout": "".join(capsys.readouterr()),
     }
+    # What the dashboard asks for: the contexts and calls of an agent show what is its own, and no secret.
+    assert len(answers) > 15
+    for path, text in answers.items():
+        assert SECRET not in text, path
+        assert CONTEXT not in text or path.startswith(WITH_DEFINITION), path
+        assert REASONING not in text or path.startswith(WITH_MESSAGES), path
+        assert path != "/workflows/wf_a/context/b" or PROMPT_A not in text
     # A secret goes to the server whose key it is, and is hidden wherever a function or a record quotes it.
     assert types_with(SECRET) == set()
     assert not any(SECRET in text for text in (*everywhere.values(), *bodies.values()))

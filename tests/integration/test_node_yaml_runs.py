@@ -206,6 +206,21 @@ async def test_a_person_answers_by_the_id_of_the_request(fields: Any, wrong: Any
         assert (await handle.result()).output == output
 
 
+async def test_people_answer_at_the_ends_of_branches():
+    nodes = [
+        {"id": "ask", "node_type": {"parallel": {"nodes": ["ann", "bob"]}}},
+        {"id": "ann", "node_type": {"human_input": {"input_type": "text"}}},
+        {"id": "bob", "node_type": {"human_input": {"input_type": "choice", "options": [1, 2]}}},
+    ]
+    definition = load_value({"id": "w", "entry_node": "ask", "nodes": nodes})
+    async with Runtime() as runtime:
+        handle = await runtime.submit(definition, {})
+        await handle.rest()
+        asked = {one.step_id: one.request_id for one in await runtime.requests(handle.workflow_id)}
+        await runtime.answer_all(handle.workflow_id, {asked["ann"]: "yes", asked["bob"]: 2})
+        assert (await handle.result()).output == {"ann": "yes", "bob": 2}
+
+
 async def test_what_fills_in_a_form_keeps_its_type():
     definition = person(input_type="form", form_schema=FORM, form_prefill="{{ input.given }}")
     async with Runtime() as runtime:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from typing import Any
 
 import pytest
 
-from agentflow import Runtime, Service, function
+from agentflow import (
+    RetryPolicy,
+    Runtime,
+    Service,
+    WorkflowBuilder,
+    WorkflowContext,
+    executor,
+    function,
+)
 from agentflow.errors import ConfigurationError, DefinitionError, InvalidOptions
+from agentflow.events.memory import MemoryLog
+from agentflow.executors import Never
 from agentflow.telemetry import conventions as c
 from agentflow.telemetry.projection import project
 from agentflow.telemetry.sampling import is_in_sample
 from agentflow.telemetry.span import Limits
 from agentflow.testing import ScriptedModel
+from agentflow.tools import ToolError
 from tests.integration.support.runs import log_of
+from tests.integration.virtual import LoopClock
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
 
@@ -251,3 +264,103 @@ def test_a_sample_is_drawn_by_the_trace_id():
     assert 250 < len(drawn) < 350
     assert drawn == [i for i in ids if is_in_sample(i, 0.3)]
     assert set(drawn) <= {i for i in ids if is_in_sample(i, 0.6)}
+
+
+def flaky(begun: list[int], **own: Any) -> Any:
+    @executor(id="flaky", **own)
+    async def fails_twice(value: int, ctx: WorkflowContext[Never, int]) -> None:
+        begun.append(ctx.attempt)
+        if ctx.attempt < 3:
+            raise ConnectionError("away")
+        await ctx.yield_output(value)
+
+    return WorkflowBuilder("w").set_start_executor(fails_twice).build()
+
+
+_NO_WAIT = {"backoff": "1ms", "jitter": 0}
+
+
+@pytest.mark.parametrize(
+    ("own", "option", "attempts"),
+    [
+        ({}, {"max_attempts": 3, **_NO_WAIT}, [1, 2, 3]),
+        ({}, False, [1]),
+        ({"retry": RetryPolicy(max_attempts=2, backoff="1ms")}, {"max_attempts": 3}, [1, 2]),
+        ({"retry": RetryPolicy(max_attempts=3, backoff="1ms")}, False, [1, 2, 3]),
+    ],
+    ids=["inherited", "off", "its own", "its own, off for others"],
+)
+async def test_the_retry_of_the_run_is_below_that_of_a_node(own: Any, option: Any, attempts: list[int]):
+    begun: list[int] = []
+    async with Runtime() as runtime:
+        result = await runtime.run(flaky(begun, **own), 5, options={"retry": option}, raise_on_failure=False)
+    assert (begun, result.state) == (attempts, "completed" if 3 in attempts else "failed")
+
+
+async def test_the_retry_of_the_run_counts_for_calls_of_functions_and_survives_a_restart():
+    tried: list[int] = []
+
+    @function(side_effect="none")
+    async def add(x: int) -> int:
+        tried.append(x)
+        if len(tried) < 3:
+            raise ToolError.of("transient", "away", "away", executed=False)
+        return x
+
+    log, begun = MemoryLog(), list[int]()
+    call = {"id": "a", "node_type": {"tool": {"tool": "desk.add", "input": {"x": 1}}}}
+    async with Runtime(services=[Service.of("desk", add)]) as runtime:
+        retry = {"max_attempts": 3, **_NO_WAIT}
+        await runtime.run(document(call), {}, options={"retry": retry})
+    assert len(tried) == 3
+    graph = flaky(begun)
+    async with Runtime(log, clock=LoopClock()) as runtime:
+        retry = {"max_attempts": 3, "backoff": "10s", "max_elapsed": "10h"}
+        run = await runtime.submit(graph, 5, options={"retry": retry})
+        async for event in run.events():
+            if event.type == "workflow.step_retrying":
+                break
+    clock = LoopClock()
+    clock.step = 3_600_000_000
+    async with Runtime(log, clock=clock) as runtime:
+        runtime.register(flaky(begun))
+        await runtime.recover()
+        async for event in runtime.events(run.workflow_id):
+            if event.type == "workflow.step_retrying" and event.data.next_attempt == 3:
+                break
+    assert begun == [1, 2]
+
+
+@pytest.mark.parametrize("deadline", [0.05, "50ms"])
+async def test_the_deadline_of_the_run_fails_it(deadline: Any):
+    @executor(id="hangs")
+    async def hangs(value: int, ctx: WorkflowContext) -> None:
+        await asyncio.Event().wait()
+
+    graph = WorkflowBuilder("w").set_start_executor(hangs).build()
+    async with Runtime() as runtime:
+        result = await runtime.run(graph, 1, options={"deadline": deadline}, raise_on_failure=False)
+        again = await runtime.run(
+            graph, 1, options={"deadline": "1h"}, budget={"max_duration_s": 0.05}, raise_on_failure=False
+        )
+    assert result.error is not None
+    assert again.error is not None
+    assert result.error.code == again.error.code == "run_deadline"
+
+
+@pytest.mark.parametrize(
+    ("option", "path"),
+    [
+        ({"deadline": "soon"}, "/options/deadline"),
+        ({"deadline": -1}, "/options/deadline"),
+        ({"retry": 3}, "/options/retry"),
+        ({"retry": {"max_attempts": 0}}, "/options/retry/max_attempts"),
+        ({"retry": {"attempts": 3}}, "/options/retry/attempts"),
+        ({"retry": {"retry_on": ["nonsense!"]}}, "/options/retry/retry_on/0"),
+    ],
+)
+async def test_a_wrong_retry_or_deadline_is_refused_with_its_place(option: Any, path: str):
+    async with Runtime() as runtime:
+        with pytest.raises(InvalidOptions) as refused:
+            await runtime.submit(flaky([]), 5, options=option)
+    assert [found.path for found in refused.value.diagnostics] == [path]

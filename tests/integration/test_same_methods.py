@@ -60,6 +60,7 @@ ATTRIBUTES_OF_A_HANDLE = {
 }
 
 
+_OVERLOADED = {"output_type": "overloaded in handles"}
 _HERE, _THERE = " | WorkflowWithCode", " | RegisteredDefinition"
 
 
@@ -71,11 +72,17 @@ def parameters(method: Any, *, first: int = 1, without: Any = ()) -> list[tuple[
     """Name, kind, default and annotation of each parameter behind the first ones.
 
     Workflows with Python code are taken by the Runtime alone: a client has no way to send the code. The names
-    of definitions that the daemon has are taken by the client alone.
+    of definitions that the daemon has are taken by the client alone. `output_type` is overloaded in handles,
+    which have a type of their own.
     """
     found = list(inspect.signature(method).parameters.values())[first:]
     return [
-        (p.name, p.kind, p.default, str(p.annotation).removesuffix(_HERE).removesuffix(_THERE))
+        (
+            p.name,
+            p.kind,
+            p.default,
+            _OVERLOADED.get(p.name) or str(p.annotation).removesuffix(_HERE).removesuffix(_THERE),
+        )
         for p in found
         if p.name not in without
     ]

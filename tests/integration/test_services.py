@@ -23,7 +23,7 @@ from starlette.schemas import SchemaGenerator
 
 from agentflow import DefinitionError, Runtime, Service, function
 from agentflow.definition.loader import load_file
-from agentflow.runtime.binding import Bound
+from agentflow.runtime.bound import Bound
 from agentflow.testing import ScriptedModel
 from agentflow.testing.scripted import call
 from tests.unit.tools.servers import Recorder, serve

@@ -231,7 +231,7 @@ def _plain_reads(members: Mapping[str, Build], path: str, placed: list[Placed]) 
     reads: list[tuple[str, str, tuple[str, ...], str, Expression]] = []
     for (name, build), (at, _, expression) in zip(members.items(), placed, strict=True):
         names = expression.names
-        if names is None or build.__name__ != "value_of" or at != f"{path}/{_escape(name)}":
+        if names is None or getattr(build, "__name__", "") != "value_of" or at != f"{path}/{_escape(name)}":
             return None
         reads.append((name, names[0], names[1:], at, expression))
     return tuple(reads)

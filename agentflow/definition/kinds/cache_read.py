@@ -22,7 +22,7 @@ class CacheReadNode(CacheNode, frozen=True, kw_only=True, omit_defaults=True, ta
     Without `on_miss` both lead to `next`. A null that was written is a hit.
     """
 
-    next: str
+    next: str | None = None
     on_miss: str | None = None
 
 
@@ -31,8 +31,8 @@ Spec = CacheReadNode
 
 def ports(spec: CacheReadNode) -> tuple[tuple[str, str], ...]:
     """Return the way of a hit and that of a miss."""
-    miss = () if spec.on_miss is None else (("on_miss", spec.on_miss),)
-    return ("next", spec.next), *miss
+    pairs = (("next", spec.next), ("on_miss", spec.on_miss))
+    return tuple((port, target) for port, target in pairs if target is not None)
 
 
 def label(spec: CacheReadNode, port: str) -> str | None:

@@ -32,8 +32,8 @@ Spec = DebounceNode
 
 def ports(spec: DebounceNode) -> tuple[tuple[str, str], ...]:
     """Return the way on and that of suppressed tokens."""
-    other = () if spec.on_suppressed is None else (("on_suppressed", spec.on_suppressed),)
-    return ("next", spec.next), *other
+    pairs = (("next", spec.next), ("on_suppressed", spec.on_suppressed))
+    return tuple((port, target) for port, target in pairs if target is not None)
 
 
 def label(spec: DebounceNode, port: str) -> str | None:

@@ -87,13 +87,14 @@ def check(spec: HumanNode, at: NodeReport) -> None:
 
 
 def _check_ways(spec: HumanNode, at: NodeReport) -> None:
-    wanted, others = ("on_approve", "on_reject"), ("next",)
-    if spec.input_type != "approval":
-        wanted, others = others, (*wanted, "decision_path", "response_path")
-    for field in wanted:
-        if getattr(spec, field) is None:
-            message = f'"{spec.id}" has no {field}'
-            at.error("E_EMPTY_FIELD", message, field, f"input_type {spec.input_type} leads there")
+    if spec.input_type == "approval":
+        others = ("next",)
+        for field in ("on_approve", "on_reject"):
+            if getattr(spec, field) is None:
+                message = f'"{spec.id}" has no {field}'
+                at.error("E_EMPTY_FIELD", message, field, "input_type approval leads there")
+    else:
+        others = ("on_approve", "on_reject", "decision_path", "response_path")
     for field in others:
         if getattr(spec, field) is not None:
             at.conflict(field, f'input_type of "{spec.id}" is {spec.input_type}', f"leave {field} out")

@@ -25,7 +25,7 @@ class LoopNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True, tag="loo
 
     condition: str
     body: str
-    next: str
+    next: str | None = None
     max_iterations: int | None = None
     on_limit: str | None = None
 
@@ -35,8 +35,8 @@ Spec = LoopNode
 
 def ports(spec: LoopNode) -> tuple[tuple[str, str], ...]:
     """Return the body, the way on and the way at the limit."""
-    limit = () if spec.on_limit is None else (("on_limit", spec.on_limit),)
-    return ("body", spec.body), ("next", spec.next), *limit
+    pairs = (("body", spec.body), ("next", spec.next), ("on_limit", spec.on_limit))
+    return tuple((port, target) for port, target in pairs if target is not None)
 
 
 def label(spec: LoopNode, port: str) -> str | None:

@@ -21,7 +21,7 @@ class RateGateNode(NodeBase, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     key_path: str
-    next: str
+    next: str | None = None
     window_steps: int | None = None
     window: float | None = None
     scope: Literal["run", "definition"] = "run"

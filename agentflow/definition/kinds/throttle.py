@@ -33,8 +33,8 @@ Spec = ThrottleNode
 
 def ports(spec: ThrottleNode) -> tuple[tuple[str, str], ...]:
     """Return the way on and that of tokens too many."""
-    other = () if spec.on_throttled is None else (("on_throttled", spec.on_throttled),)
-    return ("next", spec.next), *other
+    pairs = (("next", spec.next), ("on_throttled", spec.on_throttled))
+    return tuple((port, target) for port, target in pairs if target is not None)
 
 
 def label(spec: ThrottleNode, port: str) -> str | None:

@@ -12,12 +12,14 @@ from agentflow.engine.agents.failure import fault
 from agentflow.engine.agents.progress import ToolRecord
 from agentflow.engine.approvals import denial
 from agentflow.engine.arrivals import dispatched, enqueue, mirror
+from agentflow.engine.budgets import is_about_budget, is_about_own_budget
 from agentflow.engine.folds.common import record_of, settle_tool, wake
 from agentflow.engine.folds.messages import message_answered, message_asked
 from agentflow.engine.folds.slots import go_on, stand_still
 from agentflow.engine.handler_results import INPUT_TIMEOUT, unanswered
 from agentflow.engine.illegal import IllegalEvent
 from agentflow.engine.machine import activation_of, at_work
+from agentflow.engine.recorded_calls import HANDLER_ENDED
 from agentflow.engine.state import OpenRequest, RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import micros
@@ -149,7 +151,7 @@ def _step_decided(state: RunState, activation: Activation, error: Any) -> None:
 
 def _input_requested(state: RunState, data: ev.InputRequested, offset: int, ts: int) -> None:
     activation = at_work(state, data)
-    asks_by_message = activation.node.kind.sends
+    asks_by_message = activation.node.kind.sends and not is_about_budget(data)
     asks_itself = asks_by_message or activation.node.kind.takes_answers
     if activation.node.kind.starts_run:
         state.mail.routed.pop(data.request_id, None)  # forwarded to the caller
@@ -189,21 +191,19 @@ def _input_received(state: RunState, data: ev.InputReceived, offset: int, ts: in
         state.mail.answered.add(data.request_id)
     elif data.via != "deadline":
         state.mail.since_outside.clear()
-    if request.activation.node.kind.sends:
+    if _is_by_message(request):
         state.timers.pop(f"input {data.request_id}", None)
         message_answered(state, request, data.value, None, is_withdrawn=False)
         return
-    if request.activation.node.kind.takes_answers and not _is_about_budget(request):
+    if request.activation.node.kind.takes_answers and not is_about_own_budget(request):
         _answered(state, request, data, ts)
         return
     _input_settled(state, request, data.value, ts)
 
 
-def _is_about_budget(request: OpenRequest) -> bool:
-    """Return whether the runtime asks about a budget of the activation's own calls."""
-    asked = request.data
-    is_own = not request.activation.node.kind.starts_run
-    return is_own and isinstance(asked, ev.InputRequested) and asked.request_type == "budget"
+def _is_by_message(request: OpenRequest) -> bool:
+    """Return whether a handler asked, whose answer is a message."""
+    return request.activation.node.kind.sends and not is_about_budget(request.data)
 
 
 def _input_settled(state: RunState, request: OpenRequest, value: dict[str, Any], ts: int) -> None:
@@ -212,7 +212,7 @@ def _input_settled(state: RunState, request: OpenRequest, value: dict[str, Any],
     go_on(state, activation, ts)
     asked = request.data
     choice = value["choice"]
-    if isinstance(asked, ev.InputRequested) and asked.request_type == "budget":
+    if isinstance(asked, ev.InputRequested) and is_about_budget(asked):
         _budget_answered(state, activation, asked.request, value)
         return
     record = record_of(activation, request.call_id)
@@ -254,7 +254,7 @@ def _input_cancelled(state: RunState, data: ev.InputCancelled, offset: int, ts: 
         return
     if state.status == "waiting":
         state.status = "running"
-    if request.activation.node.kind.sends:
+    if _is_by_message(request):
         state.timers.pop(f"input {data.request_id}", None)
         expired = data.reason == INPUT_TIMEOUT
         problem = unanswered(request) if expired else None
@@ -263,7 +263,10 @@ def _input_cancelled(state: RunState, data: ev.InputCancelled, offset: int, ts: 
     if request.activation.node.kind.takes_answers:
         _answered(state, request, data, ts)
         return
-    _input_settled(state, request, {"choice": "fail"}, ts)
+    if data.reason == HANDLER_ENDED:
+        go_on(state, request.activation, ts)
+    else:
+        _input_settled(state, request, {"choice": "fail"}, ts)
 
 
 FOLDS: dict[type, Any] = {

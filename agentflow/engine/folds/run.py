@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import UNSET
 
 from agentflow.definition.pipeline_nodes import PIPELINE
-from agentflow.engine.arrivals import begin_path
+from agentflow.engine.arrivals import begin_path, begun
 from agentflow.engine.budgets import limits_of, merged
 from agentflow.engine.edits import apply_edits
 from agentflow.engine.folds.common import WALL_CLOCK, extend_attempt, wake
@@ -22,6 +22,7 @@ __all__ = ["FOLDS"]
 def _started(state: RunState, data: ev.WorkflowStarted, offset: int, ts: int) -> None:
     state.begin = data
     state.input = data.input
+    state.definition_hash = data.definition.hash
     if data.definition.format == "pipeline":
         state.pipeline = PipelineState(state.graph.workflow.metadata.get(PIPELINE) or {}, data.input)
     state.started_at = ts
@@ -46,6 +47,7 @@ def _started(state: RunState, data: ev.WorkflowStarted, offset: int, ts: int) ->
     if data.state_from is not UNSET:
         apply_edits(state, data.edits or {})
     begin_path(state, state.root, data.input)
+    begun(state, state.root)
 
 
 def _waiting(state: RunState, data: ev.WorkflowWaiting, offset: int, ts: int) -> None:
@@ -66,6 +68,8 @@ def _paused(state: RunState, data: ev.WorkflowPaused, offset: int, ts: int) -> N
 
 def _resumed(state: RunState, data: ev.WorkflowResumed, offset: int, ts: int) -> None:
     state.status, state.pause, state.draining = "running", None, False
+    if data.definition_hash is not UNSET:
+        state.definition_hash = data.definition_hash
     if data.budget is not UNSET:
         state.budget = {**state.budget, **limits_of(data.budget)}
         steps: dict[str, Any] = data.budget.get("steps") or {}

@@ -153,7 +153,7 @@ def _step_failed(state: RunState, data: ev.WorkflowStepFailed, offset: int, ts: 
     if counts and path.opener is None and state.on_failure == "hold" and not was_held:
         place.status = status
         activation.phase = "held"
-        state.held_steps[data.step_id] = activation  # a person decides what follows from it
+        state.held_steps.setdefault(data.step_id, []).append(activation)  # a person decides what follows
         return
     state.steps_done[status] += 1
     if counts and path.opener is None:
@@ -195,8 +195,7 @@ def _step_skipped(state: RunState, data: ev.WorkflowStepSkipped, offset: int, ts
 
 
 def _step_retrying(state: RunState, data: ev.WorkflowStepRetrying, offset: int, ts: int) -> None:
-    held = state.held_steps.pop(data.step_id, None) if data.iteration is None else None
-    if held is not None:
+    if (held := _take_held(state, data)) is not None:
         retry_in_place(state, held, data.next_attempt)
         return
     activation = activation_of(state, data)
@@ -235,9 +234,7 @@ def _step_waiting(state: RunState, data: ev.WorkflowStepWaiting, offset: int, ts
 
 def _ending(state: RunState, data: Any, ts: int) -> tuple[Activation, NodeState, bool]:
     """Return the activation that ends, taken out of every queue, and whether it was held after a failure."""
-    held = state.held_steps.get(data.step_id) if data.iteration is None else None
-    if held is not None and data.activation not in state.activations:
-        del state.held_steps[data.step_id]
+    if (held := _take_held(state, data)) is not None:
         place = state.node_of(held)
         place.arrived = place.visits = max(place.arrived, data.visit + 1)
         return held, place, True
@@ -245,6 +242,20 @@ def _ending(state: RunState, data: Any, ts: int) -> tuple[Activation, NodeState,
     place = state.node_of(activation)
     _close(state, activation, place, ts)
     return activation, place, False
+
+
+def _take_held(state: RunState, data: Any) -> Activation | None:
+    """Return the visit that a person decided about, no more held: the oldest of its step. None if the event
+    is about another visit, which is at work while the run is paused."""
+    if not state.held_steps or data.iteration is not None or data.activation in state.activations:
+        return None
+    visits = state.held_steps.get(data.step_id)
+    if visits is None:
+        return None
+    held = visits.pop(0)
+    if not visits:
+        del state.held_steps[data.step_id]
+    return held
 
 
 def _close(state: RunState, activation: Activation, place: NodeState, ts: int) -> None:

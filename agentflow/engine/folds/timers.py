@@ -25,6 +25,8 @@ def _scheduled(state: RunState, data: ev.TimerScheduled, offset: int, ts: int) -
     state.timers[name] = micros(data.due_at)
     state.scheduled[name] = data
     state.changed.pop(activation.key, None)
+    if activation.node.kind.waits_until(activation):
+        state.timers.moments.add(name)
     activation.node.kind.fold(state, activation, data, ts)
 
 
@@ -36,6 +38,7 @@ def _over(state: RunState, data: ev.TimerFired | ev.TimerCancelled, offset: int,
     activation = at_work(state, data)
     name = f"timer {data.timer_id} {activation.key}"
     state.timers.pop(name, None)
+    state.timers.moments.discard(name)
     state.scheduled.pop(name, None)
     state.changed[activation.key] = activation
     activation.node.kind.fold(state, activation, data, ts)

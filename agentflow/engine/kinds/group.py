@@ -138,6 +138,7 @@ class Spawning(Kind):
         state.paths[path.key] = path
         path.live = 1  # until it has begun
         self.begin_path(state, activation, path)
+        arrivals.begun(state, path)
         path.live -= 1
         if path.live == 0:
             arrivals.end_path(state, path)

@@ -326,6 +326,10 @@ class Kind:
         """Return True if nothing follows until something outside answers: it need not be asked."""
         return False
 
+    def waits_until(self, activation: Activation) -> bool:
+        """Return True if its timer is due at a time of day, which a step of the wall clock does not move."""
+        return False
+
     def items(self, state: RunState, activation: Activation) -> list[Any] | ErrorInfo:
         """Return the items of a kind that iterates by itself, or why there are none."""
         return []

@@ -60,6 +60,10 @@ class Wait(Kind):
             return []
         return step_completed(state, activation, now, output=alarm._asdict())
 
+    def waits_until(self, activation: Activation) -> bool:
+        """Return True for `until`: it is a time of the wall clock, however that steps."""
+        return activation.node.program is not None
+
     def is_idle(self, activation: Activation) -> bool:
         """Return whether the timer is armed."""
         alarm: _Alarm | None = activation.local

@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 __all__ = ["Reference", "RunEvent", "ScopedEvent", "StepEvent"]
 
 
-class Reference(msgspec.Struct, frozen=True, kw_only=True):
+class Reference(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An event of another run: where a result came from."""
 
     workflow_id: str
@@ -23,8 +23,8 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 class RunEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Data of an event of a run. Every class of the catalogue names its type.
 
-    Events are made in thousands and refer to JSON values and Structs alone, so no cycle can hold one: the
-    garbage collector need not look at them.
+    It holds what JSON holds, which has no cycles: the garbage collector passes these objects by, in logs of
+    100,000 events and at each step.
     """
 
     EVENT_TYPE: ClassVar[str] = ""

@@ -49,21 +49,21 @@ class AgentEvent(StepEvent, frozen=True, kw_only=True):
     context_id: str
 
 
-class AgentInputMetadata(msgspec.Struct, frozen=True, kw_only=True):
+class AgentInputMetadata(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where an input came from; never shown to the model."""
 
     step_index: int
     previous_agent: str | None
 
 
-class AgentInput(msgspec.Struct, frozen=True, kw_only=True):
+class AgentInput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What an agent is given; only `data` becomes the user message."""
 
     data: Any
     metadata: AgentInputMetadata
 
 
-class ToolDigest(msgspec.Struct, frozen=True, kw_only=True):
+class ToolDigest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A tool as it was offered: its name and the hash of its schema."""
 
     name: str
@@ -104,7 +104,7 @@ class AgentRetrying(AgentEvent, frozen=True, kw_only=True):
     model: str | UnsetType = UNSET
 
 
-class AgentOutputMetadata(msgspec.Struct, frozen=True, kw_only=True):
+class AgentOutputMetadata(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How an output was made."""
 
     agent_name: str
@@ -112,7 +112,7 @@ class AgentOutputMetadata(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls_count: int
 
 
-class AgentOutput(msgspec.Struct, frozen=True, kw_only=True):
+class AgentOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What an agent answered; `data` is the input of the next step, unchanged."""
 
     data: Any
@@ -150,7 +150,7 @@ class ModelEvent(StepEvent, frozen=True, kw_only=True):
     agent_name: str | None
 
 
-class Reserved(msgspec.Struct, frozen=True, kw_only=True):
+class Reserved(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The worst case that a call may cost, held back from the budget until it ends."""
 
     tokens: int
@@ -248,7 +248,7 @@ class ToolCallFailed(ToolEvent, frozen=True, kw_only=True):
     usage: Usage | UnsetType = UNSET
 
 
-class Binding(msgspec.Struct, frozen=True, kw_only=True):
+class Binding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One expression of a prompt template and what it gave."""
 
     index: int

@@ -130,7 +130,7 @@ class VerificationStarted(ScopedEvent, frozen=True, kw_only=True):
     steps: tuple[str, ...]
 
 
-class ArtifactCheck(msgspec.Struct, frozen=True, kw_only=True):
+class ArtifactCheck(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One rule that an artifact was held against."""
 
     name: str

@@ -53,7 +53,7 @@ class WorkflowStepEvent(StepEvent, frozen=True, kw_only=True):
     superstep: int | UnsetType = UNSET
 
 
-class MessageRef(msgspec.Struct, frozen=True, kw_only=True):
+class MessageRef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message that an activation took: its sender, the edge, and its index among the sender's messages."""
 
     activation: str
@@ -76,7 +76,7 @@ class WorkflowStepStarted(WorkflowStepEvent, frozen=True, kw_only=True):
     child: dict[str, Any] | UnsetType = UNSET
 
 
-class ItemResult(msgspec.Struct, frozen=True, kw_only=True):
+class ItemResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How one item of a for_each ended."""
 
     index: int
@@ -84,7 +84,7 @@ class ItemResult(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorInfo | UnsetType = UNSET
 
 
-class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+class Delivery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What an edge did with a message."""
 
     edge: str
@@ -92,7 +92,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     status: str
 
 
-class SentMessage(msgspec.Struct, frozen=True, kw_only=True):
+class SentMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message that an activation sent; `payload` inline or as a blob reference."""
 
     index: int
@@ -101,14 +101,14 @@ class SentMessage(msgspec.Struct, frozen=True, kw_only=True):
     deliveries: tuple[Delivery, ...]
 
 
-class SharedWrite(msgspec.Struct, frozen=True, kw_only=True):
+class SharedWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One write to the shared state."""
 
     key: str
     value: Any
 
 
-class StateWrites(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StateWrites(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What an activation wrote, and nothing that it only read.
 
     `globals` are values by key; `appended` are elements that go behind those of the array of a key.

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-class DefinitionInfo(msgspec.Struct, frozen=True, kw_only=True):
+class DefinitionInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Which definition a run is pinned to. `hash` is the sha256 of the canonical source."""
 
     id: str
@@ -40,7 +40,7 @@ class DefinitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     signature: str | UnsetType = UNSET
 
 
-class ParentRun(msgspec.Struct, frozen=True, kw_only=True):
+class ParentRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The step of another run that this run is a child of."""
 
     workflow_id: str
@@ -48,7 +48,7 @@ class ParentRun(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
 
 
-class ForkOrigin(msgspec.Struct, frozen=True, kw_only=True):
+class ForkOrigin(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The prefix of another log that a forked run starts from."""
 
     workflow_id: str
@@ -56,7 +56,7 @@ class ForkOrigin(msgspec.Struct, frozen=True, kw_only=True):
     from_step: str | UnsetType = UNSET
 
 
-class ReplayOrigin(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayOrigin(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The recorded run that a replay is served from, and its policy (page 003 §9)."""
 
     workflow_id: str
@@ -153,7 +153,7 @@ class WorkflowCancelled(RunEvent, frozen=True, kw_only=True):
     usage: Usage
 
 
-class StepCounts(msgspec.Struct, frozen=True, kw_only=True):
+class StepCounts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How many steps ended how."""
 
     succeeded: int = 0

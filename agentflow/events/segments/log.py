@@ -87,8 +87,11 @@ class SegmentLog(BaseLog):
 
     async def put_blob(self, data: bytes) -> str:
         """Implement `EventLog.put_blob`."""
+        return await self._write(lambda _: self._put_blob(data))
+
+    def _put_blob(self, data: bytes) -> str:
         name = blob_hash(data)
-        await self._write(lambda _: self._files.put_blob(name, data))
+        self._files.put_blob(name, data)
         return name
 
     async def put_definition(self, hash: str, source: bytes) -> None:

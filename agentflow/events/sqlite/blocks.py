@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from agentflow.events.packing import VARIED_TIMES
+from agentflow.events.packing import VARIED_TIMES, times_of
 from agentflow.events.sqlite.batches import decode_types, encode_types, indexed_up_to
 from agentflow.events.sqlite.checks import row_crc
 
@@ -21,9 +21,13 @@ __all__ = ["BLOCK_BATCHES", "Block", "block_from", "count_unindexed", "index_bat
 
 BLOCK_BATCHES = 512
 
+# The times of the events of a batch stand in its body, if they differ. A body that is longer than the row
+# that batches of one commit share is not inflated for them.
 _NEWEST = """
-    SELECT seq, run, first, count, ts, types, substr(body, 1, 1) FROM batch
-    WHERE seq >= ? ORDER BY seq LIMIT ?"""
+    SELECT seq, run, first, count, ts, types,
+        CASE WHEN substr(body, 1, 1) IN (x'02', x'03') AND length(body) < 131072
+            THEN body ELSE substr(body, 1, 1) END
+    FROM batch WHERE seq >= ? ORDER BY seq LIMIT ?"""
 _COLUMNS = "stop, start, batches, types, since, until, crc"
 _ALWAYS = (-(1 << 63), (1 << 63) - 1)
 
@@ -81,15 +85,20 @@ def _follow(rows: list[Any], start: int) -> list[Any]:
 
 def _insert(db: sqlite3.Connection, start: int, rows: Sequence[Any]) -> None:
     types = {number for kinds in {row[5] for row in rows} for number in decode_types(kinds)}
-    times = [row[4] for row in rows]
-    since, until = min(times), max(times)
-    if any(row[6][0] & VARIED_TIMES for row in rows):
-        since, until = _ALWAYS
+    times = [_times_of(row[4], row[6]) for row in rows]
+    since, until = min(since for since, _ in times), max(until for _, until in times)
     _write(db, (rows[-1][0] + rows[-1][3], start, len(rows), encode_types(sorted(types)), since, until))
     db.executemany(
         "INSERT OR REPLACE INTO place (run, first, seq) VALUES (?, ?, ?)",
         [(run, first, seq) for seq, run, first, *_ in rows],
     )
+
+
+def _times_of(ts: int, body: bytes) -> tuple[int, int]:
+    """Return the earliest and the latest time of a batch; all time if that cannot be told."""
+    if not body[0] & VARIED_TIMES:
+        return ts, ts
+    return (times_of(body) or _ALWAYS) if len(body) > 1 else _ALWAYS
 
 
 def _write(db: sqlite3.Connection, values: tuple[Any, ...]) -> None:

@@ -15,6 +15,7 @@ from zlib import crc32
 import msgspec
 
 from agentflow.errors import RunGone, RunNotFound
+from agentflow.events.blobs import blob_hash
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.owner import Owner, next_epoch, this_process
 from agentflow.events.owner_locks import OwnerLocks
@@ -49,12 +50,14 @@ __all__ = [
 ]
 
 
-def put_blob(db: sqlite3.Connection, name: str, data: bytes) -> None:
+def put_blob(db: sqlite3.Connection, data: bytes) -> str:
     """Implement `EventLog.put_blob`."""
+    name = blob_hash(data)
     insert_blob(db, name, data)
     inner = [(name, each) for each in names_in(data)]
     db.executemany("INSERT OR IGNORE INTO inner_reference (blob, name) VALUES (?, ?)", inner)
     _stamp(db, name)
+    return name
 
 
 def insert_blob(db: sqlite3.Connection, name: str, data: bytes) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agentflow.errors import AgentflowError, LogClosed
-from agentflow.events.blobs import blob_hash
 from agentflow.events.group import GroupCommit
 from agentflow.events.owner import Owner
 from agentflow.events.rows import Append, Swept
@@ -75,9 +74,7 @@ class SqliteLog(SqliteReading):
 
     async def put_blob(self, data: bytes) -> str:
         """Implement `EventLog.put_blob`."""
-        name = blob_hash(data)
-        await self._write(calls.put_blob, name, data)
-        return name
+        return await self._write(calls.put_blob, data)
 
     async def put_definition(self, hash: str, source: bytes) -> None:
         """Implement `EventLog.put_definition`."""

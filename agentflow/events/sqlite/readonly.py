@@ -10,7 +10,6 @@ import asyncio
 import sqlite3
 import threading
 from pathlib import Path
-from typing import Any, NoReturn
 
 from agentflow.errors import (
     AgentflowError,
@@ -22,13 +21,12 @@ from agentflow.errors import (
 from agentflow.events.forked import ForkGuard
 from agentflow.events.owner import Owner
 from agentflow.events.owner_locks import OwnerLocks
-from agentflow.events.rows import Append, Swept
+from agentflow.events.read_only import ReadOnlyWrites
 from agentflow.events.sqlite.database import check_readable, connect_reader
 from agentflow.events.sqlite.failures import unusable
 from agentflow.events.sqlite.presence import side_file
 from agentflow.events.sqlite.reader import Readers
 from agentflow.events.sqlite.reading import SqliteReading
-from agentflow.events.tombstone import Tombstone
 
 __all__ = ["ReadOnlySqliteLog", "open_read_only"]
 
@@ -71,7 +69,7 @@ def _check_no_log(path: Path) -> None:
         )
 
 
-class ReadOnlySqliteLog(SqliteReading):
+class ReadOnlySqliteLog(ReadOnlyWrites, SqliteReading):
     """An EventLog over the file `path`, which must exist. Writes raise StorageUnavailable."""
 
     failure: AgentflowError | None = None
@@ -85,11 +83,6 @@ class ReadOnlySqliteLog(SqliteReading):
         self._locks = OwnerLocks(self.path)
         self._closed = False
         self._fork_guard = ForkGuard("the store")
-
-    @property
-    def read_only(self) -> bool:
-        """As `EventLog.read_only`."""
-        return True
 
     def is_alive(self, owner: Owner) -> bool:
         """Implement `EventLog.is_alive`."""
@@ -116,61 +109,12 @@ class ReadOnlySqliteLog(SqliteReading):
             hint="leave --read-only out, or see that this user may write to the file and its directory",
         )
 
-    def _refuse(self) -> NoReturn:
-        raise self._refusal()
-
-    def append(self, batch: Append) -> asyncio.Future[None]:
-        """Refuse, because the store is only read."""
-        refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        refused.set_exception(self._refusal())
-        return refused
-
-    async def put_blob(self, data: bytes) -> str:
-        """Refuse, because the store is only read."""
-        self._refuse()
-
-    async def put_definition(self, hash: str, source: bytes, *more: Any) -> None:
-        """Refuse, because the store is only read."""
-        self._refuse()
-
-    async def put_snapshot(self, workflow_id: str, kind: str, offset: int, data: bytes) -> None:
-        """Refuse, because the store is only read."""
-        self._refuse()
-
-    async def save_cursor(self, consumer: str, cursor: str) -> None:
-        """Refuse, because the store is only read."""
-        self._refuse()
-
-    async def drop_cursor(self, consumer: str) -> None:
-        """Refuse, because the store is only read."""
-        self._refuse()
-
     async def register(self, owner: Owner) -> None:
-        """Refuse, because the store is only read."""
-        self._refuse()
-
-    async def claim(self, workflow_id: str, owner: Owner) -> int:
         """Refuse, because the store is only read."""
         self._refuse()
 
     async def release(self, workflow_id: str, owner: Owner) -> None:
         """Do nothing: a process that only reads owns no run."""
-
-    async def probe(self) -> None:
-        """Refuse, because the store is only read."""
-        self._refuse()
-
-    async def trim(self, workflow_id: str, before: int) -> int:
-        """Refuse, because the store is only read."""
-        self._refuse()
-
-    async def delete(self, workflow_id: str, at: int) -> Tombstone:
-        """Refuse, because the store is only read."""
-        self._refuse()
-
-    async def sweep(self, before: int) -> Swept:
-        """Refuse, because the store is only read."""
-        self._refuse()
 
     async def close(self) -> None:
         """Implement `EventLog.close`."""

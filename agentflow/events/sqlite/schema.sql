@@ -33,7 +33,8 @@ CREATE TABLE event_type (
 ) STRICT;
 
 -- One row a batch. `seq` counts the events of all runs in the order of their commits, so a batch of three takes
--- three numbers: its own is that of its first event. A batch of more than 256 events takes several rows. The row of
+-- three numbers: its own is that of its first event. A batch of more than 256 events takes several rows, and batches
+-- of one run that are committed together share one, of about 64 KiB of text. The row of
 -- the greatest `seq` is never deleted, so that no number is given twice: cursors of consumers rest on it.
 --
 -- A run's batches are a chain: `run.last_seq` names the newest one, `prev` the one before (0: none). A commit

@@ -10,6 +10,7 @@ from agentflow.pipeline.verification.json_text import check_json
 from agentflow.tools.toolsets.workspace import (
     HASH_LIMIT_BYTES,
     TEXT_LIMIT_BYTES,
+    TOTAL_HASH_BYTES,
     FileState,
     Workspace,
     WorkspaceError,
@@ -19,8 +20,6 @@ from agentflow.tools.toolsets.workspace import (
 __all__ = ["FILE_TYPES", "FileReader", "check_file"]
 
 FILE_TYPES: Final = ("file", "json", "markdown")
-_TOTAL_HASH_BYTES: Final = 4 << 30
-"""Bytes that one verification hashes; files beyond are judged by size and time."""
 _KEPT_BYTES: Final = 2 * TEXT_LIMIT_BYTES
 """Bytes of content that one verification keeps for further checks."""
 _CODES: Final = {
@@ -39,7 +38,7 @@ class FileReader:
         self.root = root
         self._workspace = None if root is None else Workspace(root)
         self._kept: dict[str, FileState | WorkspaceError] = {}
-        self._left = _TOTAL_HASH_BYTES
+        self._left = TOTAL_HASH_BYTES
         self._room = _KEPT_BYTES
 
     def read(self, uri: str) -> FileState:

@@ -18,6 +18,8 @@ _EXTERNAL = CLASSES.index("external")
 _MAX_VALUES = 100_000
 _RECIPIENTS = ("to", "cc", "bcc")
 """Parameters whose text is a list of addresses, separated by commas."""
+_SYNTAX = frozenset('"<>()\\:;')
+"""Characters by which a comma of such a text may stand in a name or a comment."""
 
 
 def address_of(uri: str) -> str | None:
@@ -125,7 +127,9 @@ def _has_address(parameters: Any, address: str) -> bool:
                 return True
         elif isinstance(value, dict):
             for key, member in cast("dict[str, Any]", value).items():
-                is_list = key.lower() in _RECIPIENTS and isinstance(member, str)
+                is_list = (
+                    key.lower() in _RECIPIENTS and isinstance(member, str) and _SYNTAX.isdisjoint(member)
+                )
                 todo.extend(cast("str", member).split(",") if is_list else [member])
         elif isinstance(value, (list, tuple)):
             todo.extend(cast("list[Any]", value))

@@ -33,6 +33,8 @@ from agentflow.tools.web import classify
 __all__ = ["check_messaging", "is_configured", "messaging_service"]
 
 _MAX_RECIPIENTS: Final = 100
+_MAX_HEADER: Final = 32_000
+"""Characters of recipients and subject."""
 _MAX_BODY: Final = 1 << 20
 _PORTS: Final = {"smtp": 587, "smtps": 465}
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
@@ -118,7 +120,12 @@ def _refused(reason: str) -> ToolError:
 
 def _message(sender: str, to: str, subject: str, body: str, ctx: ToolContext) -> EmailMessage:
     """Return the message. Raises ToolError for what is no address, and for a header in a header."""
-    addresses = [address for _, address in getaddresses([to])]
+    if len(to) + len(subject) > _MAX_HEADER:
+        raise _refused(f"recipients and subject have more than {_MAX_HEADER:,} characters")
+    try:
+        addresses = [address for _, address in getaddresses([to])]
+    except RecursionError:  # of comments within comments
+        raise _refused('"to" is no address of mail') from None
     if not addresses or len(addresses) > _MAX_RECIPIENTS:
         raise _refused(f"there are {len(addresses)} recipients, 1 to {_MAX_RECIPIENTS} are allowed")
     for address in addresses:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,9 +28,10 @@ class Places:
         """
         context = ctx.context
         chosen = context.workspace if isinstance(context, StepContext) else None
-        real = (self._roots[0] / ctx.workflow_id if chosen is None else Path(chosen)).resolve()
-        for root in self._roots:
-            if real == root.resolve() or root.resolve() in real.parents:
-                return Workspace(real)
+        roots = [root.resolve() for root in self._roots]
+        path = roots[0] / ctx.workflow_id if chosen is None else Path(os.path.abspath(chosen))
+        # One that has become a link since the run began is refused, also if it leads below a root.
+        if path.resolve() == path and any(path == root or root in path.parents for root in roots):
+            return Workspace(path)
         message = "the workspace of the run lies below no folder of pipeline.workspace_roots"
         raise ToolError.of("policy", "workspace_denied", message, executed=False)

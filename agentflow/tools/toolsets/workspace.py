@@ -25,6 +25,7 @@ from urllib.parse import unquote, urlsplit
 __all__ = [
     "HASH_LIMIT_BYTES",
     "TEXT_LIMIT_BYTES",
+    "TOTAL_HASH_BYTES",
     "FileState",
     "Listed",
     "Reason",
@@ -38,9 +39,14 @@ TEXT_LIMIT_BYTES: Final = 64 << 20
 """The largest file whose content is taken into memory."""
 HASH_LIMIT_BYTES: Final = 1 << 30
 """The largest file that is hashed; a larger one, such as a sparse file of 10 GB, has no `sha256`."""
+TOTAL_HASH_BYTES: Final = 4 << 30
+"""Bytes that one look at many files hashes; files beyond are judged by size and time."""
 HASH_TIMEOUT_S: Final = 20.0
 """Seconds for the hash of one file; beyond them it has no `sha256`."""
 
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PASSING: Final = _DIRECTORY | getattr(os, "O_PATH", 0)
+"""For directories on the way, which this user may be allowed to search and not to read."""
 _SLICE_BYTES: Final = 1 << 20
 _MAX_LINKS: Final = 40
 _MAX_PATH: Final = 4_096
@@ -113,7 +119,11 @@ def relative_path(uri: str, root: str | None) -> str | None:
 
 
 class Workspace:
-    """The directory of a run. Nothing is held open between two calls."""
+    """The directory of a run. Nothing is held open between two calls.
+
+    `root` is a real path, as it was when the run began. A link that has since taken the place of one of its
+    directories is refused like any other that leads out.
+    """
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
@@ -264,8 +274,21 @@ class _Walk:
         self._links = 0
 
     def start(self) -> None:
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-        self._open.append(os.open(self._root, flags))
+        """Open the root, each of its directories by name. Raises WorkspaceError for a link, and OSError."""
+        _, *parents, last = os.path.abspath(self._root).split("/")
+        at = os.open("/", _PASSING)
+        try:
+            for name in parents:
+                following = os.open(name, _PASSING, dir_fd=at)
+                os.close(at)
+                at = following
+            self._open.append(os.open(last or ".", _DIRECTORY, dir_fd=at))
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                raise WorkspaceError("outside", "a link stands in the place of the workspace") from None
+            raise
+        finally:
+            os.close(at)
 
     def close(self) -> None:
         for descriptor in self._open:
@@ -292,9 +315,8 @@ class _Walk:
             return
         if len(self._open) > _MAX_DEPTH:
             raise WorkspaceError("failed", f'"{self._path[:80]}" is nested more than {_MAX_DEPTH} deep')
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            self._open.append(os.open(name, flags, dir_fd=self._open[-1]))
+            self._open.append(os.open(name, _DIRECTORY, dir_fd=self._open[-1]))
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENOTDIR) and self._take_link(name):
                 return
@@ -302,7 +324,7 @@ class _Walk:
                 raise
             with suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=self._open[-1])
-            self._open.append(os.open(name, flags, dir_fd=self._open[-1]))
+            self._open.append(os.open(name, _DIRECTORY, dir_fd=self._open[-1]))
 
     def _take_link(self, name: str, *, pop: bool = False) -> bool:
         """Put the target of a symbolic link in the place of its name; return False if it is none."""

@@ -40,7 +40,7 @@ const ENDED = new Set(["completed", "failed", "cancelled"]);
 const KEPT = new Set([
   "error", "attempt", "attempts", "next_attempt", "delay_ms", "duration_ms", "kind", "for", "reason", "provider",
   "model", "turn", "model_call_id", "tool_call_id", "tool_name", "usage", "request_id", "first_token_ms", "ref",
-  "will_retry", "outcome", "child", "side_effect", "agent_name", "iteration", "by", "timer_id", "purpose", "digest",
+  "will_retry", "outcome", "child", "detail", "budget", "resume_after", "side_effect", "agent_name", "iteration", "by", "timer_id", "purpose", "digest",
 ]);
 
 /**
@@ -86,7 +86,8 @@ export class RunFold {
     this.last = 0;
     /** @type {any} */
     this.error = null;
-    this.reason = "";
+    /** @type {Fact | null} the pause that the run is in */
+    this.pause = null;
     /** @type {Span[]} */
     this.spans = [];
     /** @type {Map<string, Span>} the last span of each activation */
@@ -153,7 +154,15 @@ export class RunFold {
     const state = RUN_STATES[fact.type];
     if (state !== undefined) this.state = state;
     if (fact.data.error) this.error = fact.data.error;
-    this.reason = fact.type === "workflow.paused" ? (fact.data.reason ?? "") : "";
+    // What does not move is waiting, whatever its step says.
+    if (fact.type === "workflow.paused" && !this.pause) {
+      for (const span of this.activations.values()) {
+        if (span.end === null && span.state === "running") span.waits.push({ start: fact.at, end: null, what: `the pause (${fact.data.reason})` });
+      }
+    } else if (this.pause && fact.type !== "workflow.paused" && state !== undefined) {
+      for (const span of this.activations.values()) if (span.end === null && span.state === "running") endWait(span, fact.at);
+    }
+    if (state !== undefined) this.pause = fact.type === "workflow.paused" ? fact : null;
     if (this.ended) {
       this.requests.clear();
       for (const span of this.activations.values()) if (span.end === null) close(span, fact, "cancelled");

@@ -7,7 +7,18 @@ import { button, fill, h } from "./dom.js";
 let numbered = 0;
 
 /** A text in a field that is no value of its schema. */
-export class FieldError extends Error {}
+export class FieldError extends Error {
+  /**
+   * @param {string} message
+   * @param {HTMLElement} control which gets the focus, and says that it is wrong until it is changed
+   */
+  constructor(message, control) {
+    super(message);
+    control.setAttribute("aria-invalid", "true");
+    control.addEventListener("input", () => control.removeAttribute("aria-invalid"), { once: true });
+    control.focus();
+  }
+}
 
 /**
  * @param {any} schema
@@ -16,24 +27,30 @@ export class FieldError extends Error {}
  * @returns {Field} `value` raises FieldError; an optional field that is empty gives undefined
  */
 export function formOf(schema, initial, { label = "Value", required = true, root = schema, depth = 0 } = {}) {
-  const found = resolve(schema, root);
+  const found = merged(resolve(schema, root), root);
   const value = initial !== undefined ? initial : found.default;
   const title = found.title ?? label;
-  const options = { label: title, required, description: found.description ?? "" };
+  const options = { label: title, required, description: [found.description, limits(found)].filter(Boolean).join(" · ") };
   if (depth > 6) return jsonField(value, options);
   if (found.const !== undefined) {
-    return { element: named(options, h("code", null, JSON.stringify(found.const))), value: () => found.const };
+    return { element: named({ ...options, required: false }, h("code", null, JSON.stringify(found.const))), value: () => found.const };
   }
   if (Array.isArray(found.enum)) return choice(found.enum, value, options);
   const variants = found.oneOf ?? found.anyOf;
   if (Array.isArray(variants)) {
+    const consts = variants.map((one) => resolve(one, root));
+    if (consts.every((one) => one.const !== undefined)) {
+      return choice(consts.map((one) => one.const), value, options, consts.map((one) => one.title));
+    }
     const named = variants.filter((one) => resolve(one, root).type !== "null");
-    if (named.length === 1) return formOf(named[0], initial, { label: title, required: false, root, depth: depth + 1 });
+    if (named.length === 1) return formOf(named[0], value, { label: title, required: required && variants.length === 1, root, depth: depth + 1 });
     return variant(named, value, options, root, depth);
   }
   const type = Array.isArray(found.type) ? found.type.find((/** @type {string} */ one) => one !== "null") : found.type;
-  if (type === "object" && found.properties) return objectField(found, value, options, root, depth);
+  if ((type === "object" || type === undefined) && found.properties) return objectField(found, value, options, root, depth);
   if (type === "array" && found.items && typeof found.items === "object" && !Array.isArray(found.items)) {
+    const item = resolve(found.items, root);
+    if (found.uniqueItems && Array.isArray(item.enum)) return severalOf(item.enum, value, options);
     return arrayField(found, value, options, root, depth);
   }
   if (type === "string") return text(found, value, options);
@@ -62,6 +79,59 @@ function resolve(schema, root) {
 }
 
 /**
+ * A schema with the members of its `allOf`.
+ * @param {any} schema
+ * @param {any} root
+ * @returns {any}
+ */
+function merged(schema, root) {
+  if (!Array.isArray(schema.allOf)) return schema;
+  const { allOf, ...rest } = schema;
+  return [...allOf.map((/** @type {any} */ one) => resolve(one, root)), rest].reduce(
+    (all, one) => ({
+      ...all,
+      ...one,
+      ...(all.properties || one.properties ? { properties: { ...all.properties, ...one.properties } } : {}),
+      ...(all.required || one.required ? { required: [...(all.required ?? []), ...(one.required ?? [])] } : {}),
+    }),
+    {},
+  );
+}
+
+const FORMS_OF_TEXT = /** @type {Record<string, string>} */ ({
+  "date-time": "in your local time",
+  time: "as 13:45:00Z",
+  duration: "as PT1H30M",
+  uuid: "a UUID",
+  ipv4: "an IPv4 address",
+  ipv6: "an IPv6 address",
+  hostname: "a host name",
+  regex: "a regular expression",
+});
+
+/**
+ * What a value must be, in words.
+ * @param {any} schema
+ */
+function limits(schema) {
+  const { minimum, maximum, exclusiveMinimum, exclusiveMaximum } = schema;
+  const told = [
+    FORMS_OF_TEXT[schema.format],
+    schema.pattern ? `must match ${schema.pattern}` : null,
+    minimum !== undefined && maximum !== undefined ? `${minimum} to ${maximum}` : minimum !== undefined ? `at least ${minimum}` : maximum !== undefined ? `at most ${maximum}` : null,
+    exclusiveMinimum !== undefined ? `more than ${exclusiveMinimum}` : null,
+    exclusiveMaximum !== undefined ? `less than ${exclusiveMaximum}` : null,
+    schema.multipleOf !== undefined ? `a multiple of ${schema.multipleOf}` : null,
+    schema.minLength > 1 ? `at least ${schema.minLength} characters` : null,
+    schema.maxLength !== undefined ? `at most ${schema.maxLength} characters` : null,
+    schema.minItems > 0 ? `at least ${schema.minItems} ${schema.minItems === 1 ? "item" : "items"}` : null,
+    schema.maxItems !== undefined ? `at most ${schema.maxItems} ${schema.maxItems === 1 ? "item" : "items"}` : null,
+    schema.uniqueItems ? "no item twice" : null,
+  ];
+  return told.filter(Boolean).join(", ");
+}
+
+/**
  * @param {{label: string, required: boolean, description: string}} options
  * @param {HTMLElement} control
  */
@@ -82,29 +152,41 @@ function named({ label, required, description }, control) {
 /** @param {any} schema @param {any} value @param {any} options @returns {Field} */
 function text(schema, value, options) {
   const long = (schema.maxLength ?? 0) > 200 || schema.format === "textarea" || String(value ?? "").includes("\n");
-  const types = /** @type {Record<string, string>} */ ({ email: "email", uri: "url", date: "date" });
+  const types = /** @type {Record<string, string>} */ ({ email: "email", uri: "url", date: "date", "date-time": "datetime-local" });
+  const isMoment = schema.format === "date-time" && !long && (value === undefined || !Number.isNaN(Date.parse(value)));
+  const given = isMoment && value !== undefined ? localTime(new Date(value)) : (value ?? "");
   const control = long
-    ? h("textarea", { rows: "4", value: value ?? "" })
-    : h("input", { type: types[schema.format] ?? "text", value: value ?? "", autocomplete: "off" });
+    ? h("textarea", { rows: "4", value: given })
+    : h("input", { type: schema.format === "date-time" && !isMoment ? "text" : (types[schema.format] ?? "text"), step: isMoment ? "1" : null, value: given, autocomplete: "off" });
   if (schema.minLength) control.setAttribute("minlength", schema.minLength);
   if (schema.maxLength) control.setAttribute("maxlength", schema.maxLength);
   return {
     element: named(options, control),
-    value: () => (control.value === "" && !options.required ? undefined : control.value),
+    value: () => {
+      if (control.value === given && value !== undefined) return value;
+      if (control.value === "" && !options.required) return undefined;
+      if (control.value === "") throw new FieldError(`${options.label}: ${schema.format?.startsWith("date") ? "choose a date" : "write a text"}`, control);
+      return isMoment ? new Date(control.value).toISOString() : control.value;
+    },
     focus: () => control.focus(),
   };
 }
 
+/** @param {Date} date */
+function localTime(date) {
+  return new Date(date.getTime() - date.getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
+}
+
 /** @param {any} schema @param {string} type @param {any} value @param {any} options @returns {Field} */
 function number(schema, type, value, options) {
-  const control = h("input", { type: "number", step: type === "integer" ? "1" : "any", value: value ?? "" });
+  const control = h("input", { type: "number", step: type === "integer" ? "1" : String(schema.multipleOf ?? "any"), value: value ?? "" });
   if (schema.minimum !== undefined) control.min = schema.minimum;
   if (schema.maximum !== undefined) control.max = schema.maximum;
   return {
     element: named(options, control),
     value: () => {
       if (control.value === "") {
-        if (options.required) throw new FieldError(`${options.label}: write a number`);
+        if (options.required) throw new FieldError(`${options.label}: write a number`, control);
         return undefined;
       }
       return Number(control.value);
@@ -126,21 +208,61 @@ function boolean(value, options) {
   };
 }
 
-/** @param {any[]} choices @param {any} value @param {any} options @returns {Field} */
-function choice(choices, value, options) {
+/** @param {any[]} choices @param {any} value @param {any} options @param {(string | undefined)[]} [titles] @returns {Field} */
+function choice(choices, value, options, titles = []) {
+  const at = value === undefined ? -1 : choices.findIndex((one) => JSON.stringify(one) === JSON.stringify(value));
+  // Nothing is chosen for people: what they must choose is asked for.
   const control = h(
     "select",
     null,
-    options.required ? null : h("option", { value: "" }, "—"),
-    choices.map((one, index) => h("option", { value: String(index) }, typeof one === "string" ? one : JSON.stringify(one))),
+    options.required && (at >= 0 || choices.length === 1) ? null : h("option", { value: "" }, options.required ? "Choose…" : "—"),
+    choices.map((one, index) => h("option", { value: String(index) }, titles[index] ?? (typeof one === "string" ? one : JSON.stringify(one)))),
   );
-  const at = choices.indexOf(value);
   if (at >= 0) control.value = String(at);
   return {
     element: named(options, control),
-    value: () => (control.value === "" ? undefined : choices[Number(control.value)]),
+    value: () => {
+      if (control.value === "" && options.required) throw new FieldError(`${options.label}: choose one`, control);
+      return control.value === "" ? undefined : choices[Number(control.value)];
+    },
     focus: () => control.focus(),
   };
+}
+
+/**
+ * A box to check for each of the choices.
+ * @param {any[]} choices @param {any} value @param {any} options @returns {Field}
+ */
+function severalOf(choices, value, options) {
+  const chosen = new Set((Array.isArray(value) ? value : []).map((one) => JSON.stringify(one)));
+  const boxes = choices.map((one) => {
+    const box = h("input", { type: "checkbox", id: `field-${++numbered}` });
+    box.checked = chosen.has(JSON.stringify(one));
+    return box;
+  });
+  return {
+    element: group(options, h("div", { class: "boxes" }, boxes.map((box, index) => h("div", { class: "field check" }, box, h("label", { for: box.id }, typeof choices[index] === "string" ? choices[index] : JSON.stringify(choices[index])))))),
+    value: () => {
+      const made = choices.filter((_, index) => boxes[index]?.checked);
+      return made.length === 0 && !options.required ? undefined : made;
+    },
+    focus: () => boxes[0]?.focus(),
+  };
+}
+
+/**
+ * Fields that belong together.
+ * @param {{label: string, required: boolean, description: string}} options
+ * @param {...import("./dom.js").Child} content
+ */
+function group({ label, required, description }, ...content) {
+  return h(
+    "fieldset",
+    null,
+    h("legend", null, label, required ? h("span", { class: "required" }, " (required)") : null),
+    description ? h("p", { class: "hint" }, description) : null,
+    content,
+  );
 }
 
 /** @param {any[]} variants @param {any} value @param {any} options @param {any} root @param {number} depth @returns {Field} */
@@ -148,9 +270,11 @@ function variant(variants, value, options, root, depth) {
   const holder = h("div", { class: "nested" });
   /** @type {Field} */
   let field;
+  const at = value === undefined ? -1 : variants.findIndex((one) => fits(resolve(one, root), value));
   const select = h(
     "select",
     { onchange: () => show(undefined) },
+    options.required ? null : h("option", { value: "" }, "—"),
     variants.map((one, index) => {
       const found = resolve(one, root);
       return h("option", { value: String(index) }, found.title ?? found.type ?? `choice ${index + 1}`);
@@ -158,11 +282,15 @@ function variant(variants, value, options, root, depth) {
   );
   /** @param {any} initial */
   function show(initial) {
+    if (select.value === "") {
+      field = { element: h("span"), value: () => undefined };
+      fill(holder);
+      return;
+    }
     field = formOf(variants[Number(select.value)], initial, { label: "Value", root, depth: depth + 1 });
     fill(holder, field.element);
   }
-  const at = value === undefined ? 0 : variants.findIndex((one) => fits(resolve(one, root), value));
-  select.value = String(Math.max(0, at));
+  if (at >= 0) select.value = String(at);
   show(value);
   return { element: h("div", { class: "field" }, named(options, select), holder), value: () => field.value() };
 }
@@ -195,15 +323,16 @@ function objectField(schema, value, options, root, depth) {
     formOf(inner, value?.[name], { label: name, required: wanted.has(name), root, depth: depth + 1 }),
   ]);
   const content = fields.map(([, field]) => field.element);
-  const about = options.description ? h("p", { class: "hint" }, options.description) : null;
+  const element = depth === 0 ? h("div", { class: "fields" }, options.description ? h("p", { class: "hint" }, options.description) : null, content) : group(options, content);
+  const before = written(element);
   return {
-    element:
-      depth === 0
-        ? h("div", { class: "fields" }, about, content)
-        : h("fieldset", null, h("legend", null, options.label), about, content),
+    element,
     value: () => {
+      // One that need not be there, and that nobody has written in, is not there.
+      if (depth > 0 && !options.required && value === undefined && written(element) === before) return undefined;
+      const given = value !== null && typeof value === "object" ? Object.entries(value) : [];
       /** @type {Record<string, any>} */
-      const made = {};
+      const made = Object.fromEntries(given.filter(([name]) => !Object.hasOwn(schema.properties, name)));
       for (const [name, field] of fields) {
         const given = field.value();
         if (given !== undefined) made[name] = given;
@@ -214,32 +343,39 @@ function objectField(schema, value, options, root, depth) {
   };
 }
 
+/**
+ * What the controls in an element hold.
+ * @param {HTMLElement} element
+ */
+function written(element) {
+  const controls = /** @type {NodeListOf<HTMLInputElement>} */ (element.querySelectorAll("input, select, textarea"));
+  return JSON.stringify([...controls].map((one) => (one.type === "checkbox" ? one.checked : one.value)));
+}
+
 /** @param {any} schema @param {any} value @param {any} options @param {any} root @param {number} depth @returns {Field} */
 function arrayField(schema, value, options, root, depth) {
   /** @type {Set<Field>} */
   const items = new Set();
   const list = h("div", { class: "nested" });
+  const more = button("Add", () => add(undefined).focus?.());
+  const full = () => (more.disabled = schema.maxItems !== undefined && items.size >= schema.maxItems);
   /** @param {any} initial */
   const add = (initial) => {
     const field = formOf(schema.items, initial, { label: `${options.label} item`, root, depth: depth + 1 });
     const row = h("div", { class: "array-item" }, field.element, button("Remove", () => {
       items.delete(field);
       row.remove();
+      full();
     }));
     items.add(field);
     list.append(row);
+    full();
     return field;
   };
   if (Array.isArray(value)) value.forEach(add);
+  else if (options.required) for (let count = 0; count < Math.min(schema.minItems ?? 0, 20); count++) add(undefined);
   return {
-    element: h(
-      "fieldset",
-      null,
-      h("legend", null, options.label),
-      options.description ? h("p", { class: "hint" }, options.description) : null,
-      list,
-      button("Add", () => add(undefined).focus?.()),
-    ),
+    element: group(options, list, more),
     value: () => {
       const made = [...items].map((field) => field.value());
       return made.length === 0 && !options.required ? undefined : made;
@@ -259,15 +395,35 @@ export function jsonField(value, options) {
     element: named({ ...options, description: [options.description, "JSON"].filter(Boolean).join(" · ") }, control),
     value: () => {
       if (control.value.trim() === "") {
-        if (options.required) throw new FieldError(`${options.label}: write a JSON value`);
+        if (options.required) throw new FieldError(`${options.label}: write a JSON value`, control);
         return undefined;
       }
       try {
         return JSON.parse(control.value);
       } catch (error) {
-        throw new FieldError(`${options.label}: ${/** @type {Error} */ (error).message}`);
+        throw new FieldError(`${options.label}: ${/** @type {Error} */ (error).message}`, control);
       }
     },
     focus: () => control.focus(),
   };
 }
+
+/**
+ * A schema from the log, which keeps members in the order of their names: what is required comes first, in the
+ * order in which it is named.
+ * @param {any} schema
+ * @returns {any}
+ */
+export function requiredFirst(schema) {
+  if (schema === null || typeof schema !== "object") return schema;
+  if (Array.isArray(schema)) return schema.map(requiredFirst);
+  const made = Object.fromEntries(Object.entries(schema).map(([name, inner]) => [name, KEPT.has(name) ? inner : requiredFirst(inner)]));
+  const { properties, required } = made;
+  if (properties && typeof properties === "object" && Array.isArray(required)) {
+    const names = [...new Set([...required.filter((name) => Object.hasOwn(properties, name)), ...Object.keys(properties)])];
+    made["properties"] = Object.fromEntries(names.map((name) => [name, properties[name]]));
+  }
+  return made;
+}
+
+const KEPT = new Set(["enum", "const", "default", "examples", "required"]);

@@ -41,6 +41,29 @@ export function money(usd) {
   return usd < 0.01 ? `$${usd.toFixed(6).replace(/0+$/, "")}` : `$${usd.toFixed(2)}`;
 }
 
+const LIMITS = /** @type {Record<string, string>} */ ({
+  max_cost_usd: "Cost",
+  max_tokens: "Tokens",
+  max_model_calls: "Model calls",
+  max_tool_calls: "Tool calls",
+  max_duration_s: "Seconds",
+  max_steps: "Steps",
+  max_depth: "Depth of runs",
+});
+
+/**
+ * The name of a limit of a budget.
+ * @param {string} name
+ */
+export const limitName = (name) => LIMITS[name] ?? name;
+
+/**
+ * An amount of what a limit counts.
+ * @param {string} name
+ * @param {number} value
+ */
+export const amount = (name, value) => (name === "max_cost_usd" ? money(value) : count(Number(value.toFixed(3))));
+
 /** @param {number | null | undefined} size */
 export function bytes(size) {
   if (size === null || size === undefined) return "";

@@ -85,8 +85,7 @@ export class GraphView {
     const top = node.group ? y + 17 : y + 18;
     const sign = svg("text", { x: x + 14, y: top, class: "sign", "text-anchor": "middle" }, "");
     const told = svg("text", { x: middle, y: top + 15, class: "kind", "text-anchor": "middle" }, "");
-    const room = Math.floor((width - 34) / 7);
-    const label = node.label.length > room ? `${node.label.slice(0, room - 1)}…` : node.label;
+    const label = fitted(node.label, width - 40);
     const title = svg("title", null, node.id);
     const box = svg(
       "g",
@@ -236,6 +235,22 @@ export class GraphView {
       { passive: false },
     );
   }
+}
+
+/**
+ * A label that has room, cut where it has none. Widths are those of the layout.
+ * @param {string} label
+ * @param {number} room in px at 100 %
+ */
+function fitted(label, room) {
+  let width = 0;
+  let text = "";
+  for (const character of label) {
+    width += /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6\u{1f000}-\u{3fffd}]/u.test(character) ? 13 : 7.8;
+    if (width > room + 0.01) return `${text.slice(0, -1)}…`;
+    text += character;
+  }
+  return label;
 }
 
 /**

@@ -29,8 +29,9 @@ export function commandLine(command) {
  * An error of a run: code, category, message, causes and what helps.
  * @param {any} error
  * @param {string} [command] that mends it
+ * @param {Child} [more]
  */
-export function errorView(error, command) {
+export function errorView(error, command, more) {
   const causes = [];
   for (let cause = error.cause; cause && causes.length < 10; cause = cause.cause) causes.push(cause);
   return h(
@@ -55,9 +56,10 @@ export function errorView(error, command) {
           causes.map((cause) => h("li", null, "caused by ", h("code", null, cause.code), " ", cause.message)),
         )
       : null,
-    error.details ? jsonView(error.details, { open: 1, label: "details" }) : null,
+    error.details && Object.keys(error.details).some((name) => name !== "step_id") ? jsonView(error.details, { open: 1, label: "details" }) : null,
     h("p", { class: "muted" }, h("code", null, `agentflow help ${error.code}`), " explains the code."),
     command ? commandLine(command) : null,
+    more,
   );
 }
 

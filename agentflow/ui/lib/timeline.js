@@ -37,6 +37,7 @@ export class Timeline {
     this._past = false;
     this._begin = 0;
     this._end = 1;
+    this._room = 8;
     this._axis = h("div", { class: "axis", "aria-hidden": "true" });
     this._list = new WindowedList({
       rowHeight: ROW,
@@ -44,6 +45,12 @@ export class Timeline {
       members: { class: "windowed timeline-rows", tabindex: null },
     });
     this._list.element.addEventListener("keydown", (event) => this._key(event));
+    new ResizeObserver(([entry]) => {
+      const room = Math.max(1, Math.floor((entry?.contentRect.width ?? 800) / 72));
+      if (room === this._room) return;
+      this._room = room;
+      this.tick();
+    }).observe(this._axis);
     this.element = h("div", { class: "timeline" }, h("div", { class: "axis-row" }, h("span"), this._axis), this._list.element);
   }
 
@@ -74,7 +81,7 @@ export class Timeline {
     this._end = Math.max(now, fold.start + 1);
     this._rows = [];
     this._tree(this._rows, fold, 0, null);
-    fill(this._axis, ticks(this._end - this._begin).map(([at, text]) => h("span", { style: { left: `${at * 100}%` } }, text)));
+    fill(this._axis, ticks(this._end - this._begin, this._room).map(([at, text]) => h("span", { style: { left: `${at * 100}%` } }, text)));
     this._list.setCount(this._rows.length);
     this._list.refresh();
   }
@@ -248,17 +255,37 @@ export class Timeline {
   }
 }
 
+const MS = [1, 2, 5, 10, 20, 50, 100, 200, 500];
+const SECOND = 1_000;
+const MINUTE = 60 * SECOND;
+const HOUR = 60 * MINUTE;
+const DAY = 24 * HOUR;
+const STEPS = [...MS, ...[1, 2, 5, 10, 15, 30].map((one) => one * SECOND), ...[1, 2, 5, 10, 15, 30].map((one) => one * MINUTE), ...[1, 2, 3, 6, 12].map((one) => one * HOUR)];
+
 /**
- * Places of the axis, as parts of its length, with their texts.
+ * Places of the axis, as parts of its length, with their texts: at steps that people count in.
  * @param {number} length in ms
+ * @param {number} [most] how many have room
  * @returns {[number, string][]}
  */
-export function ticks(length) {
-  let step = Math.max(1, 10 ** Math.floor(Math.log10(length / 4)));
-  if (length / step > 12) step *= 2.5;
-  if (length / step > 8) step *= 2;
+export function ticks(length, most = 8) {
+  let step = STEPS.find((one) => length / one <= most) ?? DAY;
+  while (length / step > most) step *= 2;
   /** @type {[number, string][]} */
   const found = [];
-  for (let at = 0; at <= length * 0.97 && found.length < 12; at += step) found.push([at / length, at ? duration(at) : "0"]);
+  for (let at = 0; at <= length * 0.97; at += step) found.push([at / length, tick(at, step)]);
   return found;
+}
+
+/**
+ * @param {number} at
+ * @param {number} step
+ */
+function tick(at, step) {
+  if (at === 0) return "0";
+  if (step < SECOND) return `${at} ms`;
+  if (at < MINUTE) return `${at / SECOND} s`;
+  if (at < HOUR) return at % MINUTE ? `${Math.floor(at / MINUTE)} min ${(at % MINUTE) / SECOND} s` : `${at / MINUTE} min`;
+  if (at < 2 * DAY) return at % HOUR ? `${Math.floor(at / HOUR)} h ${(at % HOUR) / MINUTE} min` : `${at / HOUR} h`;
+  return at % DAY ? `${Math.floor(at / DAY)} d ${(at % DAY) / HOUR} h` : `${at / DAY} d`;
 }

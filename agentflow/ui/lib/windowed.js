@@ -34,6 +34,8 @@ export class WindowedList {
       { passive: true },
     );
     this._asked = false;
+    /** @type {{key: string, at: number} | null} */
+    this._focused = null;
     new ResizeObserver(([entry]) => {
       this._height = entry?.contentRect.height ?? 0;
       this._ask();
@@ -56,9 +58,22 @@ export class WindowedList {
 
   /** Make all rows in sight anew. */
   refresh() {
-    for (const element of this._shown.values()) element.remove();
-    this._shown.clear();
+    this.refreshFrom(0);
     this._draw();
+  }
+
+  /**
+   * Make the rows in sight from an index on anew.
+   * @param {number} first
+   */
+  refreshFrom(first) {
+    for (const [index, element] of this._shown) {
+      if (index < first) continue;
+      this._keepFocus(element);
+      element.remove();
+      this._shown.delete(index);
+    }
+    this._ask();
   }
 
   /**
@@ -68,10 +83,27 @@ export class WindowedList {
   refreshRow(index) {
     const old = this._shown.get(index);
     if (!old) return;
-    const focused = old.contains(document.activeElement);
-    const made = this._make(index);
-    old.replaceWith(made);
-    if (focused) /** @type {HTMLElement | null} */ (made.querySelector("a, button"))?.focus();
+    this._keepFocus(old);
+    old.replaceWith(this._make(index));
+    this._giveFocus();
+  }
+
+  /**
+   * Remember the control that has the focus in a row which goes: the row that is made for the same thing gets it.
+   * @param {HTMLElement} row
+   */
+  _keepFocus(row) {
+    const active = document.activeElement;
+    if (active && row.contains(active)) this._focused = { key: keyOf(row), at: controlsOf(row).indexOf(active) };
+  }
+
+  _giveFocus() {
+    if (!this._focused) return;
+    const { key, at } = this._focused;
+    const row = [...this._shown.values()].find((one) => keyOf(one) === key);
+    // Who has gone elsewhere meanwhile stays there.
+    if (row && document.activeElement === document.body) /** @type {HTMLElement | undefined} */ (controlsOf(row)[at])?.focus({ preventScroll: true });
+    this._focused = null;
   }
 
   /** @param {number} index */
@@ -144,6 +176,12 @@ export class WindowedList {
     // In the order of the list, so that the order of reading is that of sight.
     if (made.length && before >= 0) this._shown.get(before)?.after(...made);
     else if (made.length) this.body.prepend(...made);
+    this._giveFocus();
     this._onWindow?.(first, last);
   }
 }
+
+/** @param {HTMLElement} row */
+const keyOf = (row) => row.dataset["key"] ?? row.id;
+/** @param {HTMLElement} row @returns {Element[]} */
+const controlsOf = (row) => [...row.querySelectorAll("a, button, input")];

@@ -70,13 +70,13 @@ export async function show({ root, path, signal, setTitle }) {
     root,
     h("div", { class: "view-head" }, h("a", { class: "back", href: `#/runs/${encodeURIComponent(id)}`, "aria-label": "The run" }, "‹"), h("h1", null, "Compare"), h("span", { class: found.equal ? "tag" : "tag warn" }, found.equal ? "= the same" : "≠ different")),
     h("div", { class: "pair" }, side("−", mine.workflow), side("+", theirs.workflow)),
-    h(
+    h("div", { class: "table-scroll", tabindex: "0", role: "region", "aria-label": "Steps of both runs" }, h(
       "table",
       { class: "data wide" },
       h("caption", { class: "visually-hidden" }, "Steps of both runs"),
-      h("thead", null, h("tr", null, ["Step", "− state", "− time", "+ state", "+ time", "Difference"].map((name) => h("th", { scope: "col" }, name)))),
+      h("thead", null, h("tr", null, ["Step", "− state", "− time", "+ state", "+ time", "Difference"].map((name) => h("th", { scope: "col", class: name.endsWith("time") ? "number" : null }, name)))),
       h("tbody", null, rows),
-    ),
+    )),
     detail,
     found.input ? whole("Input", found.input) : null,
     found.output ? whole("State and output", found.output) : null,

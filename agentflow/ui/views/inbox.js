@@ -75,7 +75,7 @@ export async function show({ root, query, signal, session, setTitle, setQuery })
     const signs = /** @type {Record<string, string>} */ ({ granted: "✓", denied: "✕", answered: "✓", withdrawn: "–" });
     fill(
       list,
-      h(
+      h("div", { class: "table-scroll", tabindex: "0", role: "region", "aria-label": "What was decided" }, h(
         "table",
         { class: "data wide" },
         h("thead", null, h("tr", null, ["Outcome", "Run", "Step", "What", "By", "When", "Reason"].map((name) => h("th", { scope: "col" }, name)))),
@@ -96,7 +96,7 @@ export async function show({ root, query, signal, session, setTitle, setQuery })
             ),
           ),
         ),
-      ),
+      )),
     );
   }
 

@@ -1,8 +1,9 @@
 // What is selected in a run: the run itself, a step, a call, or an event.
 
 import { get, post, runPath } from "../lib/api.js";
-import { button, fill, h } from "../lib/dom.js";
-import { bytes, clock, count, duration, money, shell } from "../lib/format.js";
+import { button, fill, h, visible } from "../lib/dom.js";
+import { amount, bytes, clock, count, duration, limitName, money, shell, when } from "../lib/format.js";
+import { jsonField } from "../lib/form.js";
 import { jsonView } from "../lib/json.js";
 import { ask, badge, commandButton, commandLine, empty, errorView, facts, heads, problemView, tabs } from "../lib/parts.js";
 import { requestCard } from "./request_card.js";
@@ -52,7 +53,9 @@ function ofRun(about) {
     "div",
     null,
     at === null && record.state === "waiting" && requests.length ? openRequests(about) : null,
-    error ? errorView(error, mending(record, at)) : null,
+    at === null && record.state === "waiting" ? signalsView(record) : null,
+    at === null && record.state === "paused" ? pauseView(about) : null,
+    error ? errorView(error, mending(record, at), failedStep(about, error)) : null,
     tabs(
       "Run",
       [
@@ -80,10 +83,61 @@ function ofRun(about) {
 
 /** @param {any} record @param {number | null} at */
 function mending(record, at) {
-  if (at !== null) return undefined;
-  const failed = Object.entries(record.steps).find(([, step]) => /** @type {any} */ (step).state === "failed");
-  if (record.state === "paused" && failed) return `agentflow retry ${shell(record.workflow_id)} ${shell(failed[0])}`;
-  return record.state === "failed" ? `agentflow fork ${shell(record.workflow_id)} --from-failure` : undefined;
+  return at === null && record.state === "failed" ? `agentflow fork ${shell(record.workflow_id)} --from-failure` : undefined;
+}
+
+/** @param {About} about @param {any} error */
+function failedStep(about, error) {
+  const step = error.details?.step_id;
+  return typeof step === "string" && about.fold.steps.has(step) ? button(`Show step ${step}`, () => about.select({ kind: "step", step }), { class: "button small" }) : null;
+}
+
+/** @param {any} record */
+function signalsView(record) {
+  const { signals, timers } = record.waiting ?? { signals: [], timers: [] };
+  if (signals.length + timers.length === 0) return null;
+  return h(
+    "section",
+    { class: "card request" },
+    timers.length ? h("p", null, `Waits for ${timers.length === 1 ? "a timer" : `${timers.length} timers`}.`) : null,
+    signals.map((/** @type {string} */ name) => [h("p", null, "Waits for the signal ", h("code", null, name), "."), commandLine(`agentflow signal ${shell(record.workflow_id)} ${shell(name)}`)]),
+  );
+}
+
+const PAUSES = /** @type {Record<string, string>} */ ({
+  operator: "Somebody paused this run. It goes on when it is resumed.",
+  quota: "The provider's quota is used up.",
+  budget: "The budget is used up: the next call does not fit. Resume the run with a larger limit.",
+  storage: "The store did not take an event. Resume the run when the store is well.",
+  failure: "A step has failed, and the run waits for your decision about it.",
+  recovery_limit: "The daemon ended several times while this run was at work. Resume it once the cause is known.",
+  drain: "The daemon was stopped. The run goes on when the daemon starts.",
+  definition_unavailable: "The code of this workflow is not loaded in the daemon. Start it with the code, then resume the run.",
+});
+
+/**
+ * Why the run stands still, and what makes it go on.
+ * @param {About} about
+ */
+function pauseView(about) {
+  const { fold, id, record } = about;
+  const failed = record.pause === "failure" ? [...fold.steps.values()].map((spans) => spans[spans.length - 1]).filter((span) => span?.state === "failed") : [];
+  const told = fold.pause?.data ?? {};
+  return h(
+    "section",
+    { "aria-label": "Pause" },
+    h("div", { class: "card request" },
+      h("h2", null, `Paused: ${String(record.pause ?? "").replaceAll("_", " ")}`),
+      h("p", null, PAUSES[record.pause] ?? null),
+      told.detail && record.pause !== "failure" ? h("p", { class: "muted" }, visible(String(told.detail))) : null,
+      told.resume_after ? h("p", null, `It goes on by itself at ${when(told.resume_after)}.`) : null,
+      failed.length ? null : commandLine(`agentflow resume ${shell(id)}${record.pause === "budget" ? ` --budget ${Object.keys(told.budget?.limit ?? { max_cost_usd: 1 })[0]}=…` : ""}`)),
+    failed.map((span) => span && [
+      h("h3", null, span.step),
+      span.error ? errorView(span.error, `agentflow retry ${shell(id)} ${shell(span.step)}`) : null,
+      retryButtons(about, span.step),
+    ]),
+  );
 }
 
 /** @param {About} about */
@@ -180,7 +234,7 @@ export function usageView(fold, record) {
           h("tbody", null, limits.map(([name, limit]) => {
             const used = Number(record.budget.used[name] ?? 0);
             const reserved = Number(record.budget.reserved[name] ?? 0);
-            return h("tr", null, h("th", { scope: "row" }, name), [limit, used, reserved, Math.max(0, Number(limit) - used - reserved)].map((value) => h("td", { class: "number" }, String(value))));
+            return h("tr", null, h("th", { scope: "row" }, limitName(name)), [Number(limit), used, reserved, Math.max(0, Number(limit) - used - reserved)].map((value) => h("td", { class: "number" }, amount(name, value))));
           })),
         )
       : null,
@@ -285,21 +339,23 @@ function attemptsView(span, fold) {
 function retryButtons(about, step) {
   /** @param {string} action */
   const decide = async (action) => {
+    const output = action === "done" ? jsonField(undefined, { label: "Output of the step", required: true, description: "" }) : null;
     await ask({
-      title: `${action === "done" ? "Call it done" : action[0]?.toUpperCase() + action.slice(1)}: ${step}`,
-      content: [h("p", null, RETRIES[action])],
-      action,
-      confirm: () => post(`${runPath(about.id)}/retry`, { step_id: step, action }),
+      title: `${RETRIES[action]?.[0]}: ${step}`,
+      content: [h("p", null, RETRIES[action]?.[1]), output?.element],
+      action: RETRIES[action]?.[0] ?? action,
+      confirm: async () => post(`${runPath(about.id)}/retry`, { step_id: step, action, ...(output ? { output: output.value() } : {}) }),
     });
     await about.refresh();
   };
-  return h("div", { class: "actions" }, ["retry", "skip", "fail"].map((action) => commandButton(action, about.session, "run", () => void decide(action), { class: action === "retry" ? "button primary" : "button" })));
+  return h("div", { class: "actions" }, Object.keys(RETRIES).map((action) => commandButton(RETRIES[action]?.[0], about.session, "run", () => void decide(action), { class: action === "retry" ? "button primary" : "button" })));
 }
 
-const RETRIES = /** @type {Record<string, string>} */ ({
-  retry: "The step is tried again, with new attempts.",
-  skip: "The step counts as skipped, and the run goes on.",
-  fail: "The step has failed for good.",
+const RETRIES = /** @type {Record<string, [string, string]>} */ ({
+  retry: ["Retry", "The step is tried again, with new attempts."],
+  done: ["Mark as done", "The step has succeeded with an output that you give, and the run goes on."],
+  skip: ["Skip", "The step counts as skipped, and the run goes on."],
+  fail: ["Let it fail", "The step has failed for good."],
 });
 
 /**

@@ -1,9 +1,9 @@
 // A question to a person: what exactly is asked, and the ways to answer.
 
 import { get, post, Problem, runPath } from "../lib/api.js";
-import { announce, button, fill, h } from "../lib/dom.js";
+import { announce, button, fill, h, visible } from "../lib/dom.js";
 import { when } from "../lib/format.js";
-import { formOf } from "../lib/form.js";
+import { formOf, requiredFirst } from "../lib/form.js";
 import { jsonView } from "../lib/json.js";
 import { commandButton, problemView } from "../lib/parts.js";
 import { planReview } from "./plan_card.js";
@@ -32,7 +32,7 @@ export function requestCard(request, session, onDecided) {
       h("span", { class: "muted", title: request.asked_at }, when(request.asked_at)),
       request.deadline ? h("span", { class: "tag" }, `until ${when(request.deadline)}`) : null,
     ),
-    isPlan ? null : h("div", { class: "subject" }, jsonView(request.subject, { open: 3, label: "what is asked" })),
+    isPlan ? null : subject(request),
     request.digest ? h("p", { class: "muted" }, "Your decision covers exactly this, digest ", h("code", null, String(request.digest).replace("sha256:", "").slice(0, 16)), ".") : null,
     isPlan ? planReview(request, session, settle) : request.kind === "input" ? answerForm() : decisionForm(),
     problem,
@@ -55,7 +55,7 @@ export function requestCard(request, session, onDecided) {
 
   function answerForm() {
     const schema = request.response_schema && typeof request.response_schema === "object" ? request.response_schema : {};
-    const field = formOf(schema, undefined, { label: "Answer" });
+    const field = formOf(requiredFirst(schema), undefined, { label: "Answer" });
     return h(
       "form",
       {
@@ -108,6 +108,19 @@ export function requestCard(request, session, onDecided) {
       return null;
     }
   }
+}
+
+/**
+ * What is asked, whole: a decision covers it. Of a question the text stands first, and its form is below.
+ * @param {any} request
+ */
+function subject(request) {
+  const asked = request.subject;
+  const whole = jsonView(asked, { open: 3, label: "what is asked" });
+  if (request.digest || typeof asked?.prompt !== "string") return h("div", { class: "subject" }, whole);
+  const { prompt, form_schema: _, input_type: __, ...more } = asked;
+  const said = h("p", { class: "prompt" }, visible(prompt));
+  return h("div", { class: "subject" }, said, Object.keys(more).length ? h("details", null, h("summary", null, "More about the question"), whole) : null);
 }
 
 const TITLES = /** @type {Record<string, string>} */ ({

@@ -3,13 +3,14 @@
 import { follow, get, post, runPath } from "../lib/api.js";
 import { announce, button, copyButton, debounced, fill, h, perFrame } from "../lib/dom.js";
 import { factOf, foldTo, RunFold } from "../lib/fold.js";
-import { brief, clock, count, duration, money, when } from "../lib/format.js";
+import { amount, brief, clock, count, duration, limitName, money, when } from "../lib/format.js";
 import { GraphView } from "../lib/graph.js";
+import { LogRows } from "../lib/log_rows.js";
 import { commandButton, badge, problemView } from "../lib/parts.js";
 import { TEXTS } from "../lib/texts.js";
 import { Timeline } from "../lib/timeline.js";
 import { WindowedList } from "../lib/windowed.js";
-import { askCancel, askFork, askReason } from "./run_commands.js";
+import { askCancel, askFork, askReason, askResume } from "./run_commands.js";
 import { inspector } from "./inspector.js";
 
 const SLICE_MS = 8;
@@ -111,7 +112,7 @@ export async function show(context) {
       !ended && record.state !== "paused"
         ? commandButton("Pause", session, "run", () => void askReason(id, "pause").then(refresh))
         : null,
-      record.state === "paused" ? commandButton("Resume", session, "run", () => void tell("resume"), { class: "button primary" }) : null,
+      record.state === "paused" ? commandButton("Resume", session, "run", () => (record.pause === "budget" ? void askResume(record, fold.pause).then(refresh) : void tell("resume")), { class: "button primary" }) : null,
       !ended ? commandButton("Cancel", session, "run", () => void askCancel(id).then(refresh), { class: "button danger" }) : null,
       commandButton("Fork", session, "run", () => void askFork(record, { offset: at, step: selection.kind === "step" ? selection.step : null, input: record.input })),
       h("a", { class: "button", href: `#/runs/${encodeURIComponent(id)}/compare${record.forked_from ? `/${encodeURIComponent(record.forked_from.workflow_id)}` : ""}` }, "Compare"),
@@ -224,14 +225,22 @@ export async function show(context) {
     return made;
   }
 
-  /** @type {number[] | null} places in `facts` that the filter leaves; null: all */
+  const folded = new LogRows();
+  /** @type {number[] | null} places in `facts` that the filter leaves; null: all, with items folded */
   let filtered = null;
+  /** @type {import("../lib/log_rows.js").Fold | null} the fold whose row the keys are at */
+  let marked = null;
   let follows = true;
   const log = new WindowedList({
     rowHeight: LOG_ROW,
     members: { class: "windowed log", role: "listbox", "aria-label": "Log" },
-    row: (index) => logRow(filtered ? /** @type {number} */ (filtered[index]) : index),
+    row: (index) => {
+      if (filtered) return logRow(/** @type {number} */ (filtered[index]));
+      const fold = folded.foldAt(index);
+      return fold ? foldRow(fold) : logRow(folded.place(index));
+    },
   });
+  const rowCount = () => (filtered ?? folded.rows).length;
   let before = 0;
   log.element.addEventListener(
     "scroll",
@@ -243,16 +252,39 @@ export async function show(context) {
     { passive: true },
   );
   log.element.addEventListener("keydown", (event) => {
+    if (marked && ["Enter", " ", "ArrowRight", "ArrowLeft"].includes(event.key)) {
+      event.preventDefault();
+      if (event.key !== "ArrowRight" || !marked.open) if (event.key !== "ArrowLeft" || marked.open) unfold(marked);
+      return;
+    }
     if (event.key !== "ArrowDown" && event.key !== "ArrowUp") return;
     event.preventDefault();
-    const now = selection.kind === "event" ? indexOf(selection.offset) : -1;
-    const next = Math.max(0, Math.min(log.count - 1, now + (event.key === "ArrowDown" ? 1 : -1)));
-    const fact = facts[filtered ? /** @type {number} */ (filtered[next]) : next];
-    if (fact) {
-      select({ kind: "event", offset: fact.offset });
-      log.scrollTo(next);
-    }
+    const now = marked ? folded.headOf(marked) : selection.kind === "event" ? indexOf(selection.offset) : -1;
+    const next = Math.max(0, Math.min(rowCount() - 1, now + (event.key === "ArrowDown" ? 1 : -1)));
+    mark(filtered ? null : folded.foldAt(next));
+    const fact = facts[filtered ? /** @type {number} */ (filtered[next]) : folded.place(next)];
+    if (fact && !marked) select({ kind: "event", offset: fact.offset });
+    log.scrollTo(next);
   });
+
+  /** @param {import("../lib/log_rows.js").Fold | null} fold */
+  function mark(fold) {
+    if (fold === marked) return;
+    marked = fold;
+    log.refresh();
+    if (fold) {
+      log.element.setAttribute("aria-activedescendant", `fold-${fold.number}`);
+      announce(foldText(fold));
+    }
+  }
+
+  /** @param {import("../lib/log_rows.js").Fold} fold */
+  function unfold(fold) {
+    folded.toggle(fold);
+    follows = false;
+    log.setCount(rowCount());
+    log.refresh();
+  }
   const find = h("input", {
     type: "search",
     placeholder: "Filter the log   /",
@@ -272,7 +304,8 @@ export async function show(context) {
     words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
     filtered = words.length === 0 ? null : [];
     scanned = 0;
-    log.setCount(filtered ? 0 : facts.length);
+    marked = null;
+    log.setCount(rowCount());
     log.refresh();
     void scan();
   }
@@ -302,7 +335,39 @@ export async function show(context) {
   /** @param {number} offset */
   function indexOf(offset) {
     const base = offset - (facts[0]?.offset ?? 0);
-    return filtered ? filtered.findIndex((index) => index >= base) : base;
+    return filtered ? filtered.findIndex((index) => index >= base) : folded.rowOf(base);
+  }
+
+  /** @param {import("../lib/log_rows.js").Fold} fold */
+  function foldText(fold) {
+    const items = `${count(fold.items.size)} ${fold.items.size === 1 ? "item" : "items"}`;
+    return `${count(fold.last - fold.first + 1)} events of ${items}, ${fold.open ? "unfolded" : "folded"}`;
+  }
+
+  /** @param {import("../lib/log_rows.js").Fold} fold */
+  function foldRow(fold) {
+    const begin = /** @type {import("../lib/fold.js").Fact} */ (facts[fold.first]);
+    const end = /** @type {import("../lib/fold.js").Fact} */ (facts[fold.last]);
+    const related = (selection.kind === "step" && fold.step === selection.step) || (!fold.open && selection.kind === "event" && begin.offset <= selection.offset && selection.offset <= end.offset);
+    const items = `${count(fold.items.size)} ${fold.items.size === 1 ? "item" : "items"}`;
+    const told = `${items}${fold.failed ? ` · ✕ ${count(fold.failed)} failed` : ""}`;
+    return h(
+      "div",
+      {
+        class: `log-row log-fold${related ? " related" : ""}${fold === marked ? " marked" : ""}${at !== null && begin.offset > at ? " later" : ""}`,
+        role: "option",
+        id: `fold-${fold.number}`,
+        "aria-selected": "false",
+        "aria-label": `${fold.step}: ${foldText(fold)}`,
+        title: `offsets ${begin.offset} to ${end.offset}`,
+        onclick: () => unfold(fold),
+      },
+      h("span", { class: "log-offset" }, begin.offset),
+      h("span", { class: "log-time" }, clock(begin.at)),
+      h("span", { class: "log-type" }, `${fold.open ? "▾" : "▸"} ${count(fold.last - fold.first + 1)} events`),
+      h("span", { class: "log-step" }, fold.step),
+      h("span", { class: `log-detail${fold.failed ? " bad" : ""}` }, told),
+    );
   }
 
   /** @param {number} index */
@@ -319,13 +384,16 @@ export async function show(context) {
         id: `event-${fact.offset}`,
         "aria-selected": String(chosen),
         "data-family": family,
-        onclick: () => select({ kind: "event", offset: fact.offset }),
+        onclick: () => {
+          marked = null;
+          select({ kind: "event", offset: fact.offset });
+        },
       },
       h("span", { class: "log-offset" }, fact.offset),
       h("span", { class: "log-time" }, clock(fact.at)),
       h("span", { class: `log-type${fact.data.error ? " bad" : ""}` }, fact.type),
       h("span", { class: "log-step" }, fact.step ?? ""),
-      h("span", { class: "log-detail" }, detail(fact)),
+      h("span", { class: "log-detail", title: detail(fact) || null }, detail(fact)),
     );
   }
 
@@ -338,6 +406,8 @@ export async function show(context) {
   function select(chosen) {
     selection = chosen;
     setQuery({ select: write(chosen) });
+    const fold = chosen.kind === "event" && !filtered ? folded.foldOf(indexOfFact(chosen.offset)) : null;
+    if (fold && !fold.open) unfold(fold);
     drawActions();
     draw();
     drawInspector();
@@ -358,7 +428,7 @@ export async function show(context) {
     if (selection.kind === "call") return JSON.stringify(shown);
     const { state, pause, output, error, provisional, last_offset } = record;
     return JSON.stringify([
-      shown, at, Boolean(provisional), state, pause, output !== null, error?.code, [...shownFold.requests.keys()],
+      shown, at, Boolean(provisional), state, pause, fold.pause?.offset, output !== null, error?.code, [...shownFold.requests.keys()],
       !step && inspectedTab === "usage" ? [shownFold.usage, record.budget] : null,
       !step && inspectedTab === "state" && at === null ? last_offset : null,
     ]);
@@ -393,12 +463,16 @@ export async function show(context) {
     graph?.update((one) => shownFold.stepState(one));
     graph?.select(step);
     timeline.update(shownFold, selection.kind === "call" ? selection.id : selection.kind === "step" ? (selection.span ?? null) : null, step, at !== null);
-    log.setCount(filtered ? filtered.length : facts.length);
+    if (!filtered && changedFrom < log.count) log.refreshFrom(changedFrom);
+    changedFrom = Infinity;
+    log.setCount(rowCount());
     const rows = JSON.stringify([selection, at]);
     if (rows !== drawnRows) log.refresh();
     drawnRows = rows;
   }
   let drawnRows = "";
+  /** The first row of the log that is not what was drawn: events that have come may have folded with others. */
+  let changedFrom = Infinity;
   /** @param {number} offset */
   const indexOfFact = (offset) => offset - (facts[0]?.offset ?? 0);
 
@@ -474,7 +548,7 @@ export async function show(context) {
           continue;
         }
         const fact = factOf(event);
-        facts.push(fact);
+        changedFrom = Math.min(changedFrom, folded.take(fact, facts.push(fact) - 1));
         lines.push(line);
         fold.take(fact);
         if (fact.type === "model.call_completed" || fact.type === "model.call_failed") streamed.delete(fact.data.model_call_id);
@@ -557,9 +631,9 @@ function budgetNumber(name, limit, budget) {
   return h(
     "div",
     { class: "number-box" },
-    h("span", { class: "number-name" }, `Budget ${name.replaceAll("_", " ")}`),
-    h("meter", { min: "0", max: "1", high: "0.8", value: String(share), "aria-label": `${name}: ${used} of ${limit}` }),
-    h("span", { class: "number-value" }, `${Number(used.toFixed(6))} / ${limit}`),
+    h("span", { class: "number-name" }, `Budget: ${limitName(name).toLowerCase()}`),
+    h("span", { class: "number-value" }, `${amount(name, used)} of ${amount(name, limit)}`),
+    h("meter", { min: "0", max: "1", high: "0.8", value: String(share), "aria-label": `${limitName(name)}: ${amount(name, used)} of ${amount(name, limit)}` }),
   );
 }
 

@@ -1,8 +1,10 @@
 // Dialogs of commands to a run: cancel, pause, fork with edits.
 
 import { get, post, runPath } from "../lib/api.js";
+import { stableText } from "../lib/diff.js";
 import { h } from "../lib/dom.js";
 import { formOf, jsonField } from "../lib/form.js";
+import { amount, limitName } from "../lib/format.js";
 import { loaded } from "../lib/json.js";
 import { ask } from "../lib/parts.js";
 
@@ -23,6 +25,29 @@ export function askReason(id, command) {
     content: [field("Reason", reason)],
     action: command,
     confirm: () => post(`${runPath(id)}/${command}`, reason.value ? { reason: reason.value } : {}),
+  });
+}
+
+/**
+ * Go on with a run that a budget stopped, with larger limits.
+ * @param {any} record
+ * @param {import("../lib/fold.js").Fact | null} pause
+ */
+export function askResume(record, pause) {
+  const limits = /** @type {[string, number][]} */ (Object.entries({ ...record.budget.limits, ...(pause?.data.budget?.scope === "run" ? pause.data.budget.limit : {}) }));
+  const controls = limits.map(([name, limit]) => ({ name, limit, control: h("input", { type: "number", step: "any", min: "0", value: String(limit), id: `limit-${name}` }) }));
+  return ask({
+    title: "Resume with a larger budget?",
+    content: [
+      pause?.data.detail ? h("p", null, pause.data.detail) : null,
+      controls.map(({ name, control }) => field(`${limitName(name)}, used ${amount(name, Number(record.budget.used[name] ?? 0))}`, control)),
+    ],
+    action: "Resume",
+    confirm: async () => {
+      const raised = controls.filter(({ limit, control }) => Number(control.value) !== Number(limit));
+      if (!raised.length) throw new Error("Raise a limit: with the same ones the run would stop again.");
+      await post(`${runPath(record.workflow_id)}/resume`, { budget: Object.fromEntries(raised.map(({ name, control }) => [name, Number(control.value)])) });
+    },
   });
 }
 
@@ -95,7 +120,7 @@ export async function askFork(record, { offset, step, input: given }) {
       /** @type {Record<string, any>} */
       const edits = {};
       const value = fields.value();
-      if (value !== undefined && JSON.stringify(value) !== JSON.stringify(input)) edits["input"] = value;
+      if (value !== undefined && stableText(value) !== stableText(input)) edits["input"] = value;
       const changed = outputs.value();
       if (changed !== undefined) edits["outputs"] = changed;
       /** @type {Record<string, any>} */

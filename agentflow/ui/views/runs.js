@@ -139,7 +139,8 @@ export async function show(context) {
   function row(index) {
     const run = rows[index];
     const known = records.get(run.workflow_id)?.record;
-    const steps = Object.values(known?.steps ?? {});
+    // What a run that has ended never came to was not there to be done.
+    const steps = Object.values(known?.steps ?? {}).filter((/** @type {any} */ step) => !run.ended_at || step.state !== "pending");
     const done = steps.filter((/** @type {any} */ step) => step.state === "succeeded" || step.state === "skipped").length;
     const usage = known?.usage ?? run.usage;
     const ms = run.duration_ms ?? Date.now() - Date.parse(run.created_at);
@@ -152,9 +153,9 @@ export async function show(context) {
     check.checked = selected.has(run.workflow_id);
     return h(
       "div",
-      { class: "run-row", role: "row", "aria-rowindex": String(index + 2), "data-id": run.workflow_id },
+      { class: "run-row", role: "row", "aria-rowindex": String(index + 2), "data-id": run.workflow_id, "data-key": run.workflow_id },
       h("span", { role: "cell" }, check),
-      h("span", { role: "cell" }, badge(run.state)),
+      h("span", { role: "cell" }, badge(run.state), known ? because(run, known) : null),
       h(
         "span",
         { role: "cell", class: "run-name" },
@@ -407,12 +408,29 @@ export async function show(context) {
       if (moved.size) step();
     },
   });
+  let seconds = 0;
   const ticking = setInterval(() => {
+    seconds += 1;
     rows.forEach((run, index) => {
-      if (run.duration_ms === null && list.shown(index)) list.refreshRow(index);
+      if (!list.shown(index)) return;
+      // Ages are told in seconds in the first minute, in minutes after it.
+      const moves = run.duration_ms === null || Date.now() - Date.parse(run.created_at) < 60_000 || seconds % 60 === 0;
+      if (moves) list.refreshRow(index);
     });
   }, 1_000);
   signal.addEventListener("abort", () => clearInterval(ticking));
+}
+
+/**
+ * Why a run stands still, or what it waits for.
+ * @param {any} run
+ * @param {any} record
+ */
+function because(run, record) {
+  const { requests = [], timers = [], signals = [] } = record.waiting ?? {};
+  const text =
+    run.state === "paused" ? record.pause : run.state !== "waiting" ? null : requests.length ? "a person" : signals.length ? "a signal" : timers.length ? "a timer" : null;
+  return text ? h("span", { class: "because" }, run.state === "waiting" ? `for ${text}` : String(text).replaceAll("_", " ")) : null;
 }
 
 /**

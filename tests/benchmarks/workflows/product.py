@@ -118,9 +118,10 @@ def fan_out() -> Workflow:
 
 
 @asynccontextmanager
-async def runtime(store: str) -> AsyncIterator[Runtime]:
+async def runtime(store: str, runs: int) -> AsyncIterator[Runtime]:
     service = Service.of("bench", add, source, work, join, max_concurrency=WIDTH)
-    async with Runtime(store, services=[service], models=[ScriptedModel(answer)]) as opened:
+    models = [ScriptedModel(answer)]
+    async with Runtime(store, services=[service], models=models, max_concurrent_runs=runs) as opened:
         yield opened
 
 
@@ -129,7 +130,8 @@ def case(workflow: Workflow, input: Any, output: Any, steps: int, *, durable: bo
 
     @asynccontextmanager
     async def opened(folder: Path) -> AsyncIterator[Callable[[], Any]]:
-        async with runtime(f"sqlite:{folder / 'runs.db'}" if durable else "memory:") as here:
+        store = f"sqlite:{folder / 'runs.db'}" if durable else "memory:"
+        async with runtime(store, max(runs, 64)) as here:
             definition = here.load(workflow)
 
             async def one() -> int:

@@ -16,6 +16,7 @@ from agentflow import (
     response_handler,
 )
 from agentflow.executors import Never
+from agentflow.tools import ToolError
 from tests.conformance.graphs.rows import (
     EAGER,
     SUPERSTEP,
@@ -306,3 +307,89 @@ def closed_by_failure(policy: Policy) -> Run:
         assert opened == {e.data.request_id for e in events if e.type == "input.cancelled"}
 
     return Run(workflow=flow.build(), message=4, state="failed", code="executor_failed", check=check)
+
+
+# -- budgets of handlers (page 000 §10) ------------------------------------------------------------
+
+
+def calls(id: str, *keys: str, gives: bool = True) -> Any:
+    """A node that makes these recorded calls one after another, gives out each and shares the last one."""
+
+    async def work(value: int, ctx: Any) -> None:
+        for key in keys:
+            called = await ctx.run_once(key, str, f"{id}{key}", side_effect="read")
+            await ctx.yield_output(called)
+            ctx.set_shared_state(id, called)
+
+    return node(id, work, takes=(int,), gives=(str,))
+
+
+@row("§10 budget", "a call of a handler over the budget asks a person, and is made when the limit is raised")
+def asks_for_more(policy: Policy) -> Run:
+    return Run(
+        workflow=built(policy, calls("a", "1", "2", "3")).build(),
+        message=0,
+        options={"budget": {"max_tool_calls": 1, "on_exceeded": "ask"}},
+        answers=lambda asked: {"choice": "raise", "limit": asked["used"] + 1},
+        outputs=["a1", "a2", "a3"],
+        shared={"a": "a3"},
+        begun=["/a#0/1"],
+    )
+
+
+@row("§10 budget", "a refused budget is an error that the handler may catch")
+def refused_budget(policy: Policy) -> Run:
+    async def work(value: int, ctx: Any) -> None:
+        await ctx.run_once("1", str, 1, side_effect="read")
+        for key in "23":
+            try:
+                await ctx.run_once(key, str, key, side_effect="read")
+            except ToolError as error:
+                await ctx.yield_output(error.info.code)
+
+    return Run(
+        workflow=built(policy, node("a", work, takes=(int,), gives=(str,))).build(),
+        message=0,
+        options={"budget": {"max_tool_calls": 1, "on_exceeded": "ask"}},
+        answers=lambda asked: {"choice": "fail"},
+        outputs=["budget_exceeded", "budget_exceeded"],
+    )
+
+
+@row("§10 budget", "`fail`: the call raises, and uncaught its step fails")
+def over_budget(policy: Policy) -> Run:
+    return Run(
+        workflow=built(policy, calls("a", "1", "2")).build(),
+        message=0,
+        options={"budget": {"max_tool_calls": 1, "on_exceeded": "fail"}},
+        outputs=["a1"],
+        state="failed",
+        code="budget_exceeded",
+    )
+
+
+@row("§10 budget", "other nodes go on while a handler waits for its budget, and what each wrote is committed")
+def others_go_on(policy: Policy) -> Run:
+    def check(events: list[Any]) -> None:
+        kinds = [e.type for e in events]
+        if policy == "superstep" and "input.requested" in kinds:
+            asked, answered = kinds.index("input.requested"), kinds.index("input.received")
+            assert "superstep.completed" in kinds[asked:answered]
+
+    async def counts(value: int, ctx: Any) -> None:
+        ctx.set_shared_state("n", value)
+        await ctx.yield_output(value)
+        if value < 3:
+            await ctx.send_message(value + 1)
+
+    flow = built(policy, calls("a", "1", "2"), node("b", counts, takes=(int,), sends=(int,), gives=(int,)))
+    return Run(
+        workflow=flow.add_edge("b", "b").build(),
+        message=0,
+        options={"budget": {"max_tool_calls": 1, "on_exceeded": "ask"}},
+        answers=lambda asked: {"choice": "raise", "limit": 9},
+        outputs=["a1", "a2", 0, 1, 2, 3],
+        any_order=True,
+        shared={"a": "a2", "n": 3},
+        check=check,
+    )

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from agentflow import (
     CheckpointNotFound,
@@ -300,6 +301,26 @@ async def test_a_graph_that_is_joined_alike_goes_on(name: str, tmp_path: Path):
     other = variant(name, store)
     assert other.signature == variant("").signature
     assert (await other.run_from_checkpoint(f"{old.workflow_id}@{old.events[-1].offset}")).state == "waiting"
+
+
+@pytest.mark.parametrize("rests", ["waiting", "paused"])
+@pytest.mark.parametrize("name", ["limit", "description"])
+async def test_a_run_goes_on_with_another_definition_of_an_equal_graph(name: str, rests: str, tmp_path: Path):
+    store = f"sqlite:{tmp_path}/runs.db"
+    async with Runtime(store) as runtime:  # the process that knew the first definition
+        old = await (await runtime.submit(variant(""), 1)).result()
+        if rests == "paused":
+            await (await (await runtime.attach(old.workflow_id)).pause()).result()
+    other = variant(name, store)
+    same = other.definition.hash == old.events[0].data.definition.hash
+    again = await other.resume(old.workflow_id)
+    assert again.state == "waiting"
+    answers = {request.request_id: 5 for request in again.pending_requests}
+    ended = await other.send_responses(old.workflow_id, answers)
+    assert ended.outputs == (5,)
+    resumed = [event.data for event in ended.events if event.type == "workflow.resumed"]
+    pinned = [data.definition_hash for data in resumed if data.definition_hash is not UNSET]
+    assert pinned == ([] if same else [other.definition.hash])
 
 
 async def test_a_terminal_run_is_final():

@@ -9,7 +9,7 @@ from functools import cache
 from itertools import pairwise
 from typing import get_args
 
-from agentflow.cli.errors import _DAEMON, _EXITS, Exit  # pyright: ignore[reportPrivateUsage]
+from agentflow.cli.errors import _BY_CODE, _EXITS, Exit  # pyright: ignore[reportPrivateUsage]
 from agentflow.definition import check_text
 from agentflow.definition.failure import Category
 from agentflow.docs.codes import DIAGNOSTICS, FAILURES, PAUSES, VERDICTS, CodeInfo
@@ -46,7 +46,7 @@ _EXIT_MEANINGS: dict[Exit, str] = {
 def make_codes() -> str:
     """Return the page."""
     exits = [(f"{int(code)}", _EXIT_MEANINGS[code]) for code in Exit]
-    by_code = {kind.code: exit for kind, exit in reversed(_EXITS)} | _DAEMON
+    by_code = {kind.code: exit for kind, exit in reversed(_EXITS)} | _BY_CODE
     errors = [(f"`{code}`", int(exit), STATUS.get(code, ("",))[0]) for code, exit in sorted(by_code.items())]
     problems = [(f"`{code}`", status, title) for code, (status, title) in STATUS.items()]
     return f"""# Codes

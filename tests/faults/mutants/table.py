@@ -191,7 +191,7 @@ POLICIES = {
     ),
     "a barrier does not wait for handlers": _of(
         "engine/policies.py",
-        "if state.running or state.calls or mail.open:",
+        "if state.running or state.calls or mail.is_at_work:",
         "if state.running or state.calls:",
     ),
     "messages of a barrier come as they were sent": _of(
@@ -436,7 +436,7 @@ GATES = {
     ),
     "the last failure of hold ends the pause of the run": _of(
         "engine/held_steps.py",
-        'if len(state.held_steps) == 1 and state.status == "paused":',
+        'if state.status == "paused" and sum(map(len, state.held_steps.values())) == 1:',
         'if state.status == "paused":',
     ),
 }

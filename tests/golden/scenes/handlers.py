@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from agentflow import Executor, WorkflowBuilder, WorkflowContext, handler, response_handler
+from agentflow import Executor, Never, WorkflowBuilder, WorkflowContext, handler, response_handler
 from agentflow.models import ModelError
 from tests.golden.scenes.support import rest
 from tests.golden.stage import RUN, Stage, failure, scene
@@ -63,5 +63,32 @@ def executor(stage: Stage) -> None:
             await runtime.answer(RUN, result.pending_requests[0].request_id, "!")
             result = await handle.rest()
         assert result.state == "completed", result
+
+    stage.process(life)
+
+
+class Greet(Executor):
+    """Gives out what a model says to each word."""
+
+    @handler
+    async def on_text(self, text: str, ctx: WorkflowContext[Never, str]) -> None:
+        for word in text.split():
+            await ctx.yield_output((await ctx.call_model(word, model="scripted:m", system="greet")).text)
+
+
+@scene("a handler waits until a person raises its budget, and makes no call twice")
+def handler_budget(stage: Stage) -> None:
+    stage.says("greet", "hello", "hi", "hey")
+    graph = WorkflowBuilder("greetings").set_start_executor(Greet("greet")).build()
+    stage.workflows = [graph]
+
+    async def life(runtime: Any) -> None:
+        budget = {"max_model_calls": 1, "on_exceeded": "ask"}
+        handle = await runtime.submit(graph, "one two three", workflow_id=RUN, budget=budget)
+        (asked,) = (await rest(runtime)).pending_requests
+        await runtime.answer(RUN, asked.request_id, {"choice": "raise", "limit": 2})
+        (asked,) = (await handle.rest()).pending_requests
+        await runtime.answer(RUN, asked.request_id, {"choice": "raise", "limit": 3})
+        assert (await handle.rest()).state == "completed"
 
     stage.process(life)

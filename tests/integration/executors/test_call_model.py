@@ -20,6 +20,7 @@ from agentflow import (
     handler,
 )
 from agentflow.definition.conversation import Usage
+from agentflow.errors import CommandRefused
 from agentflow.events.envelope import decode
 from agentflow.events.memory import MemoryLog
 from agentflow.executors import Never
@@ -138,21 +139,133 @@ async def test_a_failed_call_raises_what_the_handler_may_catch():
     assert result.get_outputs() == ["agent_error"]
 
 
-@pytest.mark.parametrize(
+LIMITS = pytest.mark.parametrize(
     ("budget", "limit"), [({"max_model_calls": 1}, "max_model_calls"), ({"max_tokens": 40}, "max_tokens")]
 )
-async def test_a_call_that_does_not_fit_the_budget_is_not_made(budget: dict[str, Any], limit: str):
-    async def handle(text: str, ctx: WorkflowContext[Never, str]) -> None:
-        for number in range(3):
-            await ctx.call_model(f"{number}" * 30, model="scripted:m", max_tokens=16)
 
+
+async def thrice(text: str, ctx: WorkflowContext[Never, str]) -> None:
+    for number in range(3):
+        await ctx.call_model(f"{number}" * 30, model="scripted:m", max_tokens=16)
+    await ctx.yield_output("done")
+
+
+@LIMITS
+async def test_a_call_that_does_not_fit_the_budget_is_not_made(budget: dict[str, Any], limit: str):
     model = Models()
     async with Runtime(MemoryLog(), models=[model]) as runtime:
-        result = await runtime.run(asking(handle), "x", budget=budget, raise_on_failure=False)
+        given = {**budget, "on_exceeded": "fail"}
+        result = await runtime.run(asking(thrice), "x", budget=given, raise_on_failure=False)
         await must_be_sound(runtime, result.workflow_id)
     assert (result.state, result.error.code, result.error.category) == ("failed", "budget_exceeded", "budget")
     assert limit in result.error.message
     assert len(model.asked) <= 1
+
+
+@LIMITS
+@POLICIES
+async def test_a_run_pauses_at_its_budget_and_a_larger_one_lets_the_handler_go_on(
+    budget: dict[str, Any], limit: str, policy: str
+):
+    model = Models()
+    async with Runtime(MemoryLog(), models=[model]) as runtime:
+        run = await runtime.submit(asking(thrice, policy), "x", budget=budget)
+        assert (await run.result()).state == "paused"
+        (paused,) = await events_of(runtime, run.workflow_id, "workflow.paused")
+        assert (paused.reason, list(paused.budget["limit"])) == ("budget", [limit])
+        before = len(model.asked)
+        with pytest.raises(CommandRefused, match=limit):
+            await run.resume(budget={limit: budget[limit] * before})
+        assert (await (await run.resume(budget={limit: 10_000})).result()).get_outputs() == ["done"]
+        await must_be_sound(runtime, run.workflow_id)
+    assert len(set(model.asked)) == len(model.asked) == 3  # nothing is paid for twice
+
+
+@POLICIES
+async def test_a_person_is_asked_for_a_larger_budget_and_may_refuse(policy: str):
+    async def handle(text: str, ctx: WorkflowContext[Never, str]) -> None:
+        try:
+            await thrice(text, ctx)
+        except ModelError as error:
+            await ctx.yield_output(error.info.code)
+
+    budget = {"max_model_calls": 1, "on_exceeded": "ask"}
+    for answers, wanted in ((["raise", "raise"], "done"), (["raise", "fail"], "budget_exceeded")):
+        model = Models()
+        async with Runtime(MemoryLog(), models=[model]) as runtime:
+            run = await runtime.submit(asking(handle, policy), "x", budget=budget)
+            for limit, choice in enumerate(answers, 2):
+                result = await run.result()
+                assert result.state == "waiting"
+                (asked,) = result.pending_requests
+                assert asked.data["limit"] == "max_model_calls"
+                value = {"choice": choice, "limit": limit} if choice == "raise" else {"choice": choice}
+                run = await run.answer_all({asked.request_id: value})
+            assert (await run.result()).get_outputs() == [wanted]
+            await must_be_sound(runtime, run.workflow_id)
+        assert len(set(model.asked)) == len(model.asked) == (3 if wanted == "done" else 2)
+
+
+async def test_a_handler_that_gives_its_call_up_withdraws_the_question():
+    begun, given_up = asyncio.Event(), asyncio.Event()
+
+    async def handle(text: str, ctx: WorkflowContext[Never, str]) -> None:
+        if text == "other":
+            await given_up.wait()  # so that the run does not rest meanwhile
+            return
+        asking = asyncio.ensure_future(ctx.call_model("x", model="scripted:m"))
+        await begun.wait()
+        asking.cancel()
+        await asyncio.wait([asking])
+        await ctx.yield_output("without")
+        given_up.set()
+
+    @executor(id="a")
+    async def a(text: str, ctx: WorkflowContext[Never, str]) -> None:
+        await handle(text, ctx)
+
+    @executor(id="b")
+    async def b(text: str, ctx: WorkflowContext[Never, str]) -> None:
+        await handle("other", ctx)
+
+    built = WorkflowBuilder("two").set_start_executor(a, b).build()
+    async with Runtime(MemoryLog(), models=[Models()]) as runtime:
+        run = await runtime.submit(built, "x", budget={"max_model_calls": 0, "on_exceeded": "ask"})
+        async for event in run.events():
+            if event.type == "input.requested":
+                begun.set()
+        assert (await run.result()).get_outputs() == ["without"]
+        (closed,) = await events_of(runtime, run.workflow_id, "input.cancelled")
+        assert closed.reason == "handler_ended"
+        await must_be_sound(runtime, run.workflow_id)
+
+
+@POLICIES
+async def test_a_fork_of_a_run_that_waits_for_its_budget_asks_anew(policy: str):
+    model = Models()
+    async with Runtime(MemoryLog(), models=[model]) as runtime:
+        run = await runtime.submit(
+            asking(thrice, policy), "x", budget={"max_model_calls": 1, "on_exceeded": "ask"}
+        )
+        (asked,) = (await run.result()).pending_requests
+        forked = await run.fork()
+        (anew,) = (await forked.result()).pending_requests
+        assert anew.request_id != asked.request_id
+        forked = await forked.answer_all({anew.request_id: {"choice": "raise", "limit": 9}})
+        assert (await forked.result()).get_outputs() == ["done"]
+        assert (await run.result()).state == "waiting"
+        await must_be_sound(runtime, forked.workflow_id)
+    assert len(model.asked) == 3
+
+
+@pytest.mark.parametrize("mode", ["Always", "Mixed"])
+async def test_a_replay_of_a_run_that_asked_for_budget_asks_nobody(mode: Any):
+    async with Runtime(MemoryLog(), models=[Models()]) as runtime:
+        run = await runtime.submit(asking(thrice), "x", budget={"max_model_calls": 1, "on_exceeded": "ask"})
+        (asked,) = (await run.result()).pending_requests
+        await (await run.answer_all({asked.request_id: {"choice": "raise", "limit": 9}})).result()
+        again = await (await runtime.replay(run.workflow_id, mode)).result()
+        assert (again.state, again.get_outputs()) == ("completed", ["done"])
 
 
 @POLICIES

@@ -186,3 +186,41 @@ async def test_a_state_conflict():
     for part in ("one", "two", '"total"', "reducer"):
         assert part in str(error), part
     assert "declare one: add_shared" in str(error)
+
+
+def _graph() -> WorkflowBuilder:
+    return WorkflowBuilder("w").set_start_executor(begin)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: _graph().add_edge("begin", "nmbers"), ("nmbers", "begin")),
+        (
+            lambda: _graph().add_switch_case_edge_group("begin", [Case("message > 1", numbers)]),
+            ('"begin" has no default', "Default(node)"),
+        ),
+        (
+            lambda: _graph().add_map_edges("begin", numbers, texts),
+            ('an edge leaves "numbers", which sends nothing', "declare what it sends"),
+        ),
+    ],
+    ids=["a node that is not there", "no default", "a worker that sends nothing"],
+)
+def test_a_mistake_of_the_builder_names_its_nodes_and_the_fix(make: Any, words: tuple[str, ...]):
+    with pytest.raises(errors.WorkflowValidationError) as refused:
+        make().build()
+    assert all(word in str(refused.value) for word in words), str(refused.value)
+    assert "nothing]" not in str(refused.value)
+
+
+async def test_the_failure_of_a_run_says_how_to_mend_what_its_handler_did():
+    @executor(id="astray")
+    async def astray(text: str, ctx: WorkflowContext[int]) -> None:
+        await ctx.send_message(1, target_id="nobody")
+
+    error = await failure(
+        WorkflowBuilder("w").set_start_executor(astray).add_edge(astray, numbers).build(), "x"
+    )
+    assert '"astray" to "nobody"' in str(error)
+    assert "send to one of: numbers" in str(error.hint)

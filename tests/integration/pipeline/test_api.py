@@ -92,6 +92,19 @@ async def test_a_text_is_judged_and_nothing_is_stored(tmp_path: Any):
         assert (refused.value.status, refused.value.problem["code"]) == (422, "message_length")
 
 
+async def test_a_workspace_that_cannot_be_is_refused_before_there_is_a_run(tmp_path: Any):
+    (tmp_path / "agentflow" / "workspaces").mkdir(parents=True)
+    (tmp_path / "agentflow" / "workspaces" / "file").touch()
+    async with serving(tmp_path, model=model_of(), services=tuple(Desk().services())) as served:
+        async with served.http() as http:
+            for wanted in ("/etc", "../out", "a\0b", "a" * 5_000, "~nobody/x", "file", "file/below"):
+                body = {"message": "workflow: x", "workspace": wanted}
+                answer = await http.post("/requests", json=body)
+                assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed"), wanted
+                assert [d["code"] for d in answer.json()["diagnostics"]] == ["E_WORKSPACE"]
+        assert await served.runtime.list() == []
+
+
 async def test_toolsets_are_listed_with_their_class(tmp_path: Any):
     desk = Desk()
     async with (

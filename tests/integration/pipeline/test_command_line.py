@@ -13,6 +13,7 @@ import pytest
 from aiosmtpd.controller import Controller
 
 from tests.integration.pipeline.support import DELEGATE, NORMALIZER, PLANNER, normalized, plan, step
+from tests.integration.support.terminal import Terminal, plain
 from tests.unit.cli.support import ModelServer, Sandbox
 from tests.unit.tools.toolsets.test_services import Mailbox
 
@@ -133,18 +134,63 @@ def test_a_denied_mail_leaves_the_rest_and_exits_partial(
     sandbox: tuple[Sandbox, ModelServer], mailbox: tuple[Mailbox, int]
 ):
     made, _ = sandbox
-    waits = made.invoke("request", "plan a workflow that mails a digest", "--json")
+    waits = made.invoke("request", "plan a workflow that mails a digest")
     assert waits.exit_code == 9, waits.stderr
-    run_id = json.loads(waits.stdout)["workflow_id"]
+    compact = json.loads(waits.stdout)
+    run_id = compact["workflow_id"]
+    assert (compact["status"], compact["blockers"]) == ("blocked", ["send: approval required"])
     latest = made.invoke("resume", "--json")
     assert (latest.exit_code, json.loads(latest.stdout)["workflow_id"]) == (9, run_id)
     denied = made.invoke("deny", run_id, "send", "--reason", "not today")
     assert denied.exit_code == 10, denied.stderr
     final = made.invoke("final", run_id)
+    shown = json.loads(final.stdout)
+    assert json.loads(denied.stdout) == {"workflow_id": run_id, **shown, "final_output": shown}
     assert final.exit_code == 10
     steps = json.loads(final.stdout)["steps"]
     assert [s["status"] for s in steps] == ["done", "skipped", "done"]
     assert mailbox[0].messages == []
+
+
+def test_a_rejected_request_is_told_in_json(sandbox: tuple[Sandbox, ModelServer]):
+    made, _ = sandbox
+    held = made.invoke("request", "workflow: mail a digest", "--review")
+    assert (held.exit_code, json.loads(held.stdout)["status"]) == (9, "ready")
+    rejected = made.invoke("reject", json.loads(held.stdout)["workflow_id"], "--reason", "too long")
+    assert rejected.exit_code == 0, rejected.stderr
+    compact = json.loads(rejected.stdout)
+    assert (compact["status"], compact["blockers"]) == ("blocked", ["plan rejected: too long"])
+
+
+def test_classify_judges_as_a_request_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    made = Sandbox(tmp_path)
+
+    def judged(*more: str) -> bool:
+        found = made.invoke("classify", "plan a workflow", *more)
+        assert found.exit_code == 0, found.stderr
+        return json.loads(found.stdout)["execution_requested"]
+
+    assert judged()
+    made.write("agentflow.toml", '[pipeline]\nreview = "always"\n')
+    assert not judged()
+    empty = made.invoke("classify", " ")
+    assert (empty.exit_code, "message_length" in empty.stderr) == (2, True)
+    for verb in ("classify", "request"):
+        refused = made.invoke(verb, "plan \udcff a workflow")
+        assert (refused.exit_code, "not UTF-8" in refused.stderr) == (2, True)
+    made.close()
+
+
+def test_a_terminal_shows_the_final_output_for_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    made = Sandbox(tmp_path)
+    made.write("agentflow.toml", '[toolsets]\nenabled = ["file"]\n[pipeline]\ndelegate = "none"\n')
+    words = ("template", "run", "write_note", "title=Note", "text=It works", "--workspace", "work")
+    terminal = Terminal(made, *words)
+    assert terminal.end() == 0, terminal.text
+    assert '\n  "status": "ready",\n' in plain(terminal.text).replace("\r", "")
+    made.close()
 
 
 def test_a_template_does_real_work_without_any_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -152,8 +198,9 @@ def test_a_template_does_real_work_without_any_model(tmp_path: Path, monkeypatch
     made = Sandbox(tmp_path)
     made.write("agentflow.toml", '[toolsets]\nenabled = ["file"]\n[pipeline]\ndelegate = "none"\n')
     words = ("template", "run", "write_note", "title=Note", "text=It works")
-    ended = made.invoke(*words, "--workspace", "work", "--json")
+    ended = made.invoke(*words, "--workspace", "work")
     assert ended.exit_code == 0, ended.stderr
+    assert json.loads(ended.stdout)["status"] == "ready"
     run_id = json.loads(ended.stdout)["workflow_id"]
     assert (tmp_path / "work/note.md").read_text() == "# Note\n\nIt works\n"
     report = json.loads(made.invoke("final", run_id, "--full").stdout)["report"]

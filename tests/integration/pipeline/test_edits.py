@@ -90,3 +90,52 @@ async def test_a_plan_is_edited_while_its_run_is_paused(tmp_path: Any):
     assert sum(e.type == "approval.requested" for e in events) == 1  # its step has not changed
     told = next(r for r in model.requests if '"step_id":"b"' in r.messages[-1].content)
     assert "tell Ann as well" in told.messages[-1].content
+
+
+async def test_each_part_of_a_step_changes_what_is_approved(tmp_path: Any):
+    changes: dict[str, Any] = {
+        "title": "Another",
+        "action": "do  send",
+        "toolsets": ["messaging", "files"],
+        "expected_artifacts": ["mailto:ann@example.org"],
+        "verification": {"contains": ["x"]},
+    }
+    async with Runtime(models=[model_of(_plan())], services=Desk().services()) as runtime:
+        run = (await requests_of(runtime, tmp_path).submit("workflow: x")).run
+        assert run is not None
+        await run.rest()
+        (first,) = await runtime.requests(run.workflow_id)
+        seen = [first]
+        for field, value in changes.items():
+            edited = _plan()
+            edited["steps"][1][field] = value
+            await runtime.edit_plan(run.workflow_id, edited)
+            await run.rest()
+            (request,) = await runtime.requests(run.workflow_id)
+            with pytest.raises(CommandRefused):
+                await runtime.decide(run.workflow_id, step_id="send", granted=True, digest=seen[-1].digest)
+            seen.append(request)
+        assert len({request.digest for request in seen}) == len(seen)
+        await runtime.edit_plan(run.workflow_id, _plan())
+        await run.rest()
+        (back,) = await runtime.requests(run.workflow_id)
+        assert back.digest == first.digest
+
+
+async def test_a_grant_that_was_not_used_is_void_when_its_step_changes(tmp_path: Any):
+    desk, model = Desk(), model_of(_plan())
+    async with Runtime(models=[model], services=desk.services()) as runtime:
+        run = (await requests_of(runtime, tmp_path).submit("workflow: x")).run
+        assert run is not None
+        await run.rest()
+        await runtime.pause(run.workflow_id)
+        await runtime.decide(run.workflow_id, step_id="send", granted=True)
+        await runtime.edit_plan(run.workflow_id, _plan(action="send it to Ann alone"))
+        await runtime.resume(run.workflow_id)
+        assert (await run.rest()).state == "waiting"
+        (request,) = await runtime.requests(run.workflow_id)
+        assert request.subject["action"] == "send it to Ann alone"
+        await runtime.decide(run.workflow_id, step_id="send", granted=False)
+        await run.result()
+        await must_be_sound(runtime, run.workflow_id)
+    assert not any('"step_id":"send"' in r.messages[-1].content for r in model.requests)

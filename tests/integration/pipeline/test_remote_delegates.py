@@ -75,13 +75,22 @@ async def serving(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_it_does_the_steps_and_its_usage_is_charged(kind: str, tmp_path: Path):
+async def test_what_a_delegate_may_do_passes_the_wire(kind: str, tmp_path: Path):
+    """One program for all of it: to start one costs a second of CPU."""
     async with serving(kind, tmp_path) as (runtime, requests, folder):
-        steps = plan(step("a", expected_artifacts=["a.md"]), step("b", "a", toolsets=["files"]))
-        run = await requests.submit_plan(steps, budget={"max_tokens": 200, "max_cost_usd": 5})
-        output = (await run.result()).output
-        events = await must_be_sound(runtime, run.workflow_id)
-        usage = (await runtime.record(run.workflow_id)).usage
+        await _it_does_the_steps_and_its_usage_is_charged(runtime, requests, folder, kind)
+        await _answers_are_repaired_and_reported_calls_are_evidence(runtime, requests, folder)
+        await _the_deadline_of_an_attempt_holds(requests, folder)
+
+
+async def _it_does_the_steps_and_its_usage_is_charged(
+    runtime: Runtime, requests: Requests, folder: Path, kind: str
+) -> None:
+    steps = plan(step("a", expected_artifacts=["a.md"]), step("b", "a", toolsets=["files"]))
+    run = await requests.submit_plan(steps, budget={"max_tokens": 200, "max_cost_usd": 5})
+    output = (await run.result()).output
+    events = await must_be_sound(runtime, run.workflow_id)
+    usage = (await runtime.record(run.workflow_id)).usage
     final = output["final_output"]
     assert [(s["status"], s["verdict"], s["output"]) for s in final["steps"]] == [
         ("done", "pass", "by a program")
@@ -101,43 +110,36 @@ async def test_it_does_the_steps_and_its_usage_is_charged(kind: str, tmp_path: P
         assert all(key.startswith(run.workflow_id) for key in keys)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_the_envelope_repairs_and_reported_calls_pass_the_wire(kind: str, tmp_path: Path):
+async def _answers_are_repaired_and_reported_calls_are_evidence(
+    runtime: Runtime, requests: Requests, folder: Path
+) -> None:
     mail = {"type": "email", "uri": "mailto:a@b.example", "status": "created", "id": "<1@crew>"}
     sent = {"name": "smtp", "parameters": {"to": "a@b.example"}, "output": {"message_id": "<1@crew>"}}
-    answer(
-        tmp_path,
-        "send",
-        1,
-        answer={"status": "completed", "result": done("send", artifacts=[mail]), "tool_calls": [sent]},
-    )
-    answer(tmp_path, "a", 1, answer={"results": [{"status": "ok", "summary": "no JSON"}]})
-    fenced = f"```json\n{json.dumps(done('a'))}\n```"
-    answer(tmp_path, "a", 2, answer={"results": [{"status": "ok", "summary": fenced}], "error": None})
-    async with serving(kind, tmp_path) as (runtime, requests, folder):
-        expected = [{"type": "email", "uri": "mailto:a@b.example"}]
-        steps = plan(step("a"), step("send", toolsets=["messaging"], expected_artifacts=expected))
-        run = await requests.submit_plan(steps)
-        await run.rest()
-        await runtime.decide(run.workflow_id, step_id="send", granted=True, by="ann")
-        output = (await run.result()).output
-        await must_be_sound(runtime, run.workflow_id)
-    assert [(s["step_id"], s["verdict"]) for s in output["final_output"]["steps"]] == [
-        ("a", "pass"),
-        ("send", "pass"),
-    ]
+    result = done("send", artifacts=[mail])
+    answer(folder, "send", 1, answer={"status": "completed", "result": result, "tool_calls": [sent]})
+    answer(folder, "c", 1, answer={"results": [{"status": "ok", "summary": "no JSON"}]})
+    fenced = f"```json\n{json.dumps(done('c'))}\n```"
+    answer(folder, "c", 2, answer={"results": [{"status": "ok", "summary": fenced}], "error": None})
+    expected = [{"type": "email", "uri": "mailto:a@b.example"}]
+    steps = plan(step("c"), step("send", toolsets=["messaging"], expected_artifacts=expected))
+    run = await requests.submit_plan(steps)
+    await run.rest()
+    await runtime.decide(run.workflow_id, step_id="send", granted=True, by="ann")
+    output = (await run.result()).output
+    await must_be_sound(runtime, run.workflow_id)
+    verdicts = [(s["step_id"], s["verdict"]) for s in output["final_output"]["steps"]]
+    assert verdicts == [("c", "pass"), ("send", "pass")]
     assert output["report"]["artifacts"][0]["evidence"]["id"] == "<1@crew>"
-    assert [t["attempt"] for t in tasks(folder) if t["step_id"] == "a" and "repair" in t["context"]] == [2]
+    assert [t["attempt"] for t in tasks(folder) if t["step_id"] == "c" and "repair" in t["context"]] == [2]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_the_deadline_of_an_attempt_holds(kind: str, tmp_path: Path):
-    answer(tmp_path, "a", 1, sleep=20)
-    async with serving(kind, tmp_path) as (_, requests, folder):
-        retry = {"timeout": "1s", "max_attempts": 2, "backoff": "1ms"}
-        run = await requests.submit_plan(plan(step("a")), options={"retry": retry})
-        final = (await run.result()).output["final_output"]
-        assert [(task["attempt"], task["deadline"]) for task in tasks(folder)] == [(1, 1.0), (2, 1.0)]
+async def _the_deadline_of_an_attempt_holds(requests: Requests, folder: Path) -> None:
+    answer(folder, "late", 1, sleep=20)
+    retry = {"timeout": "1s", "max_attempts": 2, "backoff": "1ms"}
+    run = await requests.submit_plan(plan(step("late")), options={"retry": retry})
+    final = (await run.result()).output["final_output"]
+    attempts = [(task["attempt"], task["deadline"]) for task in tasks(folder) if task["step_id"] == "late"]
+    assert attempts == [(1, 1.0), (2, 1.0)]
     assert final["steps"][0]["status"] == "done"
 
 
@@ -196,15 +198,16 @@ def _children_of_this_process(name: str) -> list[int]:
 
 
 async def test_the_configuration_declares_it(tmp_path: Path):
-    pipeline = {
-        "workspace_roots": [str(tmp_path / "work")],
-        "delegate": "crew",
-        "delegates": {"crew": declaration("mcp", tmp_path)},
-    }
-    parts = assemble(Config(store="memory:", pipeline=pipeline))
-    async with Runtime(models=[], services=parts.services()) as runtime:
-        run = await parts.requests(runtime).submit_plan(plan(step("a")))
-        final = (await run.result()).output["final_output"]
+    async with program("http", tmp_path) as declared:
+        pipeline = {
+            "workspace_roots": [str(tmp_path / "work")],
+            "delegate": "crew",
+            "delegates": {"crew": declared},
+        }
+        parts = assemble(Config(store="memory:", pipeline=pipeline))
+        async with Runtime(models=[], services=parts.services()) as runtime:
+            run = await parts.requests(runtime).submit_plan(plan(step("a")))
+            final = (await run.result()).output["final_output"]
     assert final["steps"][0]["output"] == "by a program"
 
 

@@ -239,8 +239,24 @@ def test_the_command_line_says_the_same(phase: str, tmp_path: Path):
                     assert result.exit_code == EXITS[wanted], (command, result.output)
                 else:  # done, or what its run has come to
                     assert result.exit_code in (0, 1, 8, 9, 10), (command, result.output)
+                    if command != "edit":
+                        assert json.loads(result.stdout)["workflow_id"] == aside.run_id
         finally:
             aside.close()
+
+
+def test_classify_asks_the_daemon_whose_settings_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The configuration of the working directory is the client's."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "agentflow.toml").write_text('[pipeline]\nreview = "always"\n')
+    aside = Aside("completed", tmp_path / "work")
+    try:
+        words = ["classify", "plan a workflow", "--url", aside.served.unix_url]
+        result = CliRunner().invoke(app, words)
+    finally:
+        aside.close()
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["execution_requested"] is True
 
 
 async def _sent(served: Serving, run_id: str, command: str) -> str:

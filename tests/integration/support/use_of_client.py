@@ -9,12 +9,24 @@ import sys
 sys.path.insert(0, sys.argv[1])
 
 from agentflow_api import AuthenticatedClient
-from agentflow_api.api.requests import approve, inbox
-from agentflow_api.api.runs import list_runs, show, submit
+from agentflow_api.api.commands import bulk_command, fork
+from agentflow_api.api.daemon import totals
+from agentflow_api.api.requests import answer, approve, inbox
+from agentflow_api.api.runs import compared, list_runs, show, submit
 from agentflow_api.models import (
     ApprovalBody,
     ApprovalBodyDecision,
     ApprovalRequestedEvent,
+    BulkAnswer,
+    BulkBody,
+    BulkBodyCommand,
+    ClosedRequestList,
+    Comparison,
+    ForkBody,
+    ForkBodyEdits,
+    ForkBodyEditsOutputs,
+    InputsBody,
+    InputsBodyResponses,
     RequestList,
     RunRecord,
     SubmitBody,
@@ -51,4 +63,42 @@ assert ended.state.value == "completed"
 page = list_runs.sync(client=client)
 assert page is not None
 assert len(page.items) == 1
+# A fork with another output of its step, beside its origin.
+edits = ForkBodyEdits(outputs=ForkBodyEditsOutputs.from_dict({"ask": "other"}))
+forked = fork.sync(
+    id=record.workflow_id, client=client, body=ForkBody(offset=ended.last_offset - 1, edits=edits)
+)
+assert isinstance(forked, RunRecord), forked
+assert forked.forked_from is not None
+assert forked.forked_from.workflow_id == record.workflow_id
+beside = compared.sync(id=record.workflow_id, with_=forked.workflow_id, client=client)
+assert isinstance(beside, Comparison), beside
+assert beside.equal is False
+# What was decided, and a question that is answered.
+decided = inbox.sync(client=client, open_=False)
+assert isinstance(decided, ClosedRequestList)
+assert decided.items[0].outcome.value == "granted"
+QUESTION = """\
+version: "v0"
+name: ask
+nodes:
+  - {id: start, type: start, next: ask}
+  - {id: ask, type: human_in_the_loop, input_type: text, prompt: Which size?, next: end}
+  - {id: end, type: end}
+"""
+asking = submit.sync(client=client, body=SubmitBody(definition=QUESTION), wait=5)
+assert isinstance(asking, RunRecord), asking
+[request_id] = asking.waiting.requests
+given = InputsBody(responses=InputsBodyResponses.from_dict({request_id: "XL"}))
+assert isinstance(answer.sync(id=asking.workflow_id, client=client, body=given), RunRecord)
+# One command for several runs: what cannot be done is told for each.
+more = submit.sync(client=client, body=SubmitBody(definition=DOCUMENT), wait=5)
+assert isinstance(more, RunRecord)
+both = BulkBody(command=BulkBodyCommand.CANCEL, workflow_ids=[more.workflow_id, record.workflow_id])
+told = bulk_command.sync(client=client, body=both)
+assert isinstance(told, BulkAnswer), told
+assert [one.code or "" for one in told.items] == ["", "run_terminal"]
+counted = totals.sync(client=client)
+assert counted is not None
+assert counted.requests == 0
 print("done")

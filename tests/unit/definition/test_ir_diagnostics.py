@@ -299,6 +299,32 @@ def test_one_cause_has_one_error(name: str):
     assert errors == ([code] if code.startswith("E_") else [])
 
 
+_WAITS = {"timeout": 1, "on_timeout": "end"}
+_TOOLS = {"tool": "s.call", "compensate_tool": "s.call", "max_retries": 1}
+WITHOUT_NEXT: dict[str, dict[str, Any]] = {
+    "debounce": {"key_path": "input", "window": 1, "on_suppressed": "end"},
+    "throttle": {"key_path": "input", "window": 1, "on_throttled": "end"},
+    "cache_read": {"key": "k", "on_miss": "end"},
+    "loop": {"condition": "input", "body": "b", "max_iterations": 2, "on_limit": "end"},
+    "human_in_the_loop": {"input_type": "text", **_WAITS},
+    "event_trigger": {"event": "go", **_WAITS},
+    "retry_compensate": {**_TOOLS, "on_compensated": "end"},
+}
+"""Nodes whose other ways lead on, but not the one that they take as a rule."""
+
+
+@pytest.mark.parametrize("kind", WITHOUT_NEXT)
+def test_next_is_missing_but_at_the_end_of_a_branch(kind: str):
+    node = {"id": "a", "type": kind, **WITHOUT_NEXT[kind]}
+    body = [tool("b", "a")] if kind == "loop" else []
+    found = [code for code in codes(graph(node, *body)) if code.startswith("E_")]
+    assert found == ["E_MISSING_NEXT"]
+    branch = {key: value for key, value in node.items() if not key.startswith("on_")} | {"id": "x"}
+    body = [tool("b", "x")] if kind == "loop" else []
+    found = codes(graph(each("x"), branch, *body))
+    assert not [code for code in found if code.startswith("E_")]
+
+
 def test_the_cases_have_all_codes_of_the_page():
     written = {code for code, _, _ in CASES.values()}
     assert written >= {code.value for code in DiagnosticCode}

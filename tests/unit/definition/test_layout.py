@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from agentflow import Never, WorkflowBuilder, WorkflowContext, executor
 from agentflow.definition.layout import GraphLayout, lay_out
 from agentflow.definition.loader import load_text, load_value
 from agentflow.definition.svg import to_svg
@@ -20,6 +21,16 @@ DOCUMENTS = [
     "node_graphs/order.yaml",
     "node_graphs/planner.yaml",
 ]
+
+
+@executor(id="split")
+def split(text: str) -> list[str]:
+    return text.split()
+
+
+@executor(id="count")
+async def count(words: list[str], ctx: WorkflowContext[Never, int]) -> None:
+    await ctx.yield_output(len(words))
 
 
 def layout_of(document: str) -> GraphLayout:
@@ -57,6 +68,25 @@ def test_edges_go_down_and_the_same_graph_gives_the_same_layout():
         heights = [point.y for point in edge.points]
         assert heights == sorted(heights), edge
     assert found == layout_of("ticket_triage/triage.yaml")
+
+
+def test_a_box_has_room_for_its_name_and_its_kind():
+    document = """\
+version: "v0"
+name: rooms
+nodes:
+  - {id: start, type: start, next: a}
+  - {id: a, type: human_in_the_loop, input_type: text, prompt: x, next: end}
+  - {id: end, type: end}
+"""
+    width = {node.id: node.width for node in lay_out(load_text(document).workflow).nodes}
+    assert width["a"] > len("human in the loop") * 6
+
+
+def test_an_end_that_no_way_leads_to_is_not_drawn():
+    graph = WorkflowBuilder("lengths").set_start_executor(split).add_edge(split, count).build()
+    drawn = lay_out(graph.to_ir())
+    assert sorted(node.kind for node in drawn.nodes) == ["executor", "executor", "start"]
 
 
 def test_an_edge_that_closes_a_cycle_goes_up():

@@ -48,7 +48,7 @@ def phase_before(state: RunState, data: Any) -> tuple[str | None, Kind | None]:
         return None, None
     if data.iteration is not None:
         key = f"{key}[{data.iteration}]"
-    held = state.held_steps.get(data.step_id) if data.iteration is None else None
+    held = state.held_steps.get(data.step_id, [None])[0] if data.iteration is None else None
     if key in state.activations:
         return state.activations[key].phase, state.activations[key].node.kind
     return (None, None) if held is None else (held.phase, held.node.kind)
@@ -193,7 +193,8 @@ def samples() -> dict[str, list[Sample]]:
         run = decode(lines[0]).workflow_id
         for length in range(1, len(lines)):
             state = adapter.fold(run, facts, lines[:length])
-            for activation in [*state.activations.values(), *state.held_steps.values()]:
+            held = [activation for visits in state.held_steps.values() for activation in visits]
+            for activation in [*state.activations.values(), *held]:
                 if len(found[activation.phase]) < 8:
                     key = {
                         "step_id": activation.node.id,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import threading
 from contextlib import closing
 
 import pytest
 
+from agentflow.errors import OffsetConflict
 from agentflow.events.sqlite import SqliteLog, writer
 from agentflow.events.sqlite.batches import indexed_up_to
 from agentflow.events.sqlite.blocks import BLOCK_BATCHES, Block, count_unindexed
@@ -60,6 +63,7 @@ async def test_the_index_follows_a_block_at_a_time_and_queries_do_not_wait_for_i
 
 async def test_a_query_passes_over_blocks_without_its_types_or_times(tmp_path, monkeypatch):
     path = tmp_path / "log.db"
+    monkeypatch.setattr(writer, "_SHARED_ROW_BYTES", -1)  # a row a batch
     log = SqliteLog(path)
     for offset in range(2 * BLOCK_BATCHES):
         await log.append(batch(offset)) if offset % 100 == 0 else log.append(batch(offset))
@@ -77,6 +81,39 @@ async def test_a_query_passes_over_blocks_without_its_types_or_times(tmp_path, m
         assert (page.items, page.damaged) == ([], ())
         assert page.next_cursor == await log.latest_cursor()
     assert (await log.query(since=1)).damaged == ("wf_a",)
+    await log.close()
+
+
+async def test_batches_of_one_run_that_are_committed_together_share_a_row(tmp_path, monkeypatch):
+    path = tmp_path / "log.db"
+    log = SqliteLog(path)
+    began, held = threading.Event(), threading.Event()
+
+    def hold():
+        began.set()
+        held.wait()
+
+    await log.append(batch(0))
+    holding = asyncio.ensure_future(log._group.call(hold))
+    await asyncio.to_thread(began.wait)
+    appended = [log.append(batch(offset, 2)) for offset in range(1, 21, 2)]
+    appended.append(log.append(batch(30)))  # refused alone
+    other = log.append(batch(0, workflow_id="wf_b"))
+    held.set()
+    await holding
+    await asyncio.gather(*appended[:-1], other)
+    with pytest.raises(OffsetConflict):
+        await appended[-1]
+    await log.close()
+    with closing(sqlite3.connect(path)) as db:
+        found = db.execute("SELECT run, first, count FROM batch ORDER BY seq").fetchall()
+        assert found == [(1, 0, 1), (1, 1, 20), (2, 0, 1)]
+        (since, until) = db.execute("SELECT since, until FROM block").fetchone()
+        assert (since, until) == (1, 21)  # by the times in the body
+    log = SqliteLog(path)
+    assert [(e.offset, e.ts) for e in await log.read("wf_a")] == [(n, n + 1) for n in range(21)]
+    assert [e.offset for e in await log.read("wf_a", 7, 3)] == [7, 8, 9]
+    assert [e.event.offset for e in (await log.query(since=5, until=7)).items] == [4, 5]
     await log.close()
 
 

@@ -66,13 +66,14 @@ async def test_text_and_calls_in_pieces_of_any_size(wire: Wire, pieces: int) -> 
 
 
 @each_wire
-async def test_a_stream_cut_at_any_byte_is_whole_or_an_error(wire: Wire) -> None:
+@pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.slow)])
+async def test_a_stream_cut_at_any_byte_is_whole_or_an_error(wire: Wire, step: int) -> None:
     """An answer whose calls could be executed arrives only if the server had said how it ended."""
     body = wire.stream(["Hello"], CALLS)
     whole = await complete(wire, sending(body))
     ended = late = 0
     categories: set[str] = set()
-    for cut in range(0, len(body) - 2, 11):
+    for cut in range(0, len(body) - 2, step):
         try:
             reply = await complete(wire, sending(body[:cut]))
         except ModelError as error:

@@ -87,9 +87,11 @@ def test_a_text_that_is_empty_or_too_long_is_refused(text: str):
 
 def test_a_text_of_100_000_characters_is_judged_in_a_second():
     started = time.process_time()
-    for part in ("a", "`` ` ", "不要plan ", "workflow plan ", "www.", "://", "建", ".", "/", "plan@", "別"):
+    parts = ("a", "`` ` ", "不要plan ", "workflow plan ", "www.", "://", "建", ".", "/", "plan@", "別")
+    for part in (*parts, "~~~\n", "a~~~ ", "```\n"):
         classify((part * 100_000)[:100_000])
-    assert time.process_time() - started < 11
+    classify("\n".join("a" + "~" * length for length in range(440, 2, -1)))
+    assert time.process_time() - started < 15
 
 
 def test_the_terms_of_the_source_are_all_there():
@@ -100,9 +102,29 @@ def test_the_terms_of_the_source_are_all_there():
     assert {"先給我看", "我修正後再建立", "先 review", "先review"} <= {*terms.REVIEW}
 
 
+def test_each_word_of_the_tables_does_what_its_table_says():
+    asks = "{} plan the workflow"
+    assert [word for word in terms.REVIEW if said(f"workflow: 寄信, {word}") != "R"] == []
+    questions = (*terms.DEFINITION, *terms.DEFINITION_BEFORE)
+    assert [word for word in questions if said(asks.format(word)) != "D"] == []
+    assert [word for word in questions if said(f"please, {asks.format(word)}") != "W"] == []
+    assert [word for word in terms.NEGATION if said(asks.format(word)) != "D"] == []
+
+
 # -- properties -----------------------------------------------------------------------------------
 
-TERMS = [*terms.INTENT, *terms.ACTION, *terms.REVIEW, "build", "建一個", "please", "what is", "請", "不要"]
+TERMS = [
+    *terms.INTENT,
+    *terms.ACTION,
+    *terms.REVIEW,
+    *terms.DEFINITION_BEFORE,
+    "build",
+    "建一個",
+    "please",
+    "what is",
+    "請",
+    "不要",
+]
 PLAIN = st.sampled_from([*TERMS, "x", "的", " ", ", ", "。", "!", "\n", "3", "_", "-"])
 SENTENCES = st.lists(PLAIN, min_size=1, max_size=12).map("".join).filter(lambda t: bool(t.strip()))
 
@@ -110,9 +132,10 @@ SENTENCES = st.lists(PLAIN, min_size=1, max_size=12).map("".join).filter(lambda 
 @given(SENTENCES)
 def test_a_masked_region_never_matches(text: str):
     hidden = text.replace("`", "").replace("\n", " ")
-    found = classify(f"x `{hidden}` y")
-    assert found.mode == "direct_answer"
-    assert found.matched.intent == found.matched.action == found.matched.review == ()
+    for masked in (f"x `{hidden}` y", f"```\n{hidden}\n````", f"~~~ sh\n{text.replace('`', '')}\n~~~\ny"):
+        found = classify(masked)
+        assert found.mode == "direct_answer"
+        assert found.matched.intent == found.matched.action == found.matched.review == ()
 
 
 @given(SENTENCES)
@@ -125,12 +148,29 @@ def test_case_and_width_never_matter(text: str):
         assert found.execution_requested == first.execution_requested
 
 
+def test_no_character_is_folded_otherwise_than_its_other_case():
+    ligatures = "ﬀﬁﬂﬃﬄﬅﬆ"
+    for char in map(chr, range(0x1E944)):  # behind the last letter that has a case
+        if char.islower() == char.isupper() or char in ligatures:
+            continue
+        others = [other for other in (char.upper(), char.lower(), char.title()) if len(other) == 1]
+        assert all(fold(other) == fold(char) for other in others), hex(ord(char))
+
+
 @given(SENTENCES, st.sampled_from(NEGATIONS))
 @example("什麼是 workflow 設計", "請勿")
 @example("流程圖 plan", "不要")
+@example("~~~\nplan the workflow\n~~~", "不要")
+@example("how to plan the workflow", "never")
 def test_adding_a_negation_never_activates(text: str, negation: str):
     if classify(text).mode == "direct_answer":
-        assert classify(f"{negation} {text}").mode == "direct_answer"
+        for more in (
+            f"{negation} {text}",
+            f"{text} {negation}",
+            f"{negation}, {text}",
+            f"{text}. {negation}",
+        ):
+            assert classify(more).mode == "direct_answer"
 
 
 @given(st.text(max_size=60))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
@@ -121,6 +122,29 @@ def test_a_name_that_is_near_is_suggested():
 def test_the_path_of_a_cycle_is_shown():
     value = plan(step("a", depends_on=["c"]), step("b", depends_on=["a"]), step("c", depends_on=["b"]))
     assert "a -> c -> b -> a" in check_plan(value, REGISTRY).errors[0].message
+
+
+def test_each_cycle_is_listed():
+    pairs = [("a", "b"), ("b", "a"), ("c", "d"), ("d", "c"), ("e", "e"), ("f", "a")]
+    errors = check_plan(plan(*(step(id, depends_on=[on]) for id, on in pairs)), REGISTRY).errors
+    assert [d.message.partition(": ")[2] for d in errors] == ["e -> e", "a -> b -> a", "c -> d -> c"]
+
+
+HUGE = {
+    "a chain": plan(*(step(f"s{i}", depends_on=[f"s{i + 1}"]) for i in range(20_000))),
+    "unknown names": plan(*(step(f"s{i}", depends_on=[f"z{i}"] * 10) for i in range(5_000))),
+    "wrong schemas": plan(step(verification=[{"json_schema": {"type": "no"}}] * 20_000)),
+    "wrong keys": plan(step(verification=dict.fromkeys((f"z{i}" for i in range(20_000)), 1))),
+    "wrong toolsets": plan(step(toolsets=[f"z{i}" for i in range(20_000)])),
+}
+
+
+@pytest.mark.parametrize("value", HUGE.values(), ids=HUGE)
+def test_a_huge_plan_is_refused_in_bounded_time(value: Any):
+    """Without the bounds it takes from seconds to minutes, in which the daemon does nothing else."""
+    begun = time.process_time()
+    assert check_plan(value, REGISTRY).plan is None
+    assert time.process_time() - begun < 5
 
 
 def test_adjustments_are_listed_and_only_tighten():

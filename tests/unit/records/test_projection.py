@@ -12,6 +12,7 @@ from agentflow.definition.ir import Approval, Budget, EndNode, Options, Policy, 
 from agentflow.definition.policy import Backoff, RetryPolicy
 from agentflow.engine import Bindings, RunState, compile_graph, evolve
 from agentflow.engine.approvals import decided
+from agentflow.engine.held_steps import settle_held
 from agentflow.engine.replay import BaseEvent, base_of, cut_of
 from agentflow.engine.run_end import outputs_of
 from agentflow.errors import LogCorrupt
@@ -26,6 +27,7 @@ from tests.unit.engine.driver import Driver, Fault, agent, chain, steps, tool
 from tests.unit.engine.kinds.mixed_graphs import Mixed
 from tests.unit.engine.kinds.random_graphs import Fate
 from tests.unit.engine.test_fuzz import FAMILIES, Family, Fuzz
+from tests.unit.engine.test_meetings import two_visits
 from tests.unit.engine.test_message_graphs import World
 
 RUN = "wf_1"
@@ -297,3 +299,12 @@ def test_random_graphs_of_all_kinds_are_shown_as_the_engine_folds_them(part: int
     for seed in range(part * 100, part * 100 + 100):
         driver = Fate(seed).run()
         compare_at_every_offset(driver.workflow, driver.log, bindings=driver.bindings)
+
+
+def test_several_visits_of_one_step_that_are_held_are_shown_as_the_engine_folds_them():
+    driver = two_visits()
+    for action in ("retry", "skip"):
+        driver.advance(settle_held(driver.state, "c", action, driver.now, by="ann"))
+    driver.run()
+    assert driver.state.status == "completed"
+    compare_at_every_offset(driver.workflow, driver.log, driver.bindings)

@@ -18,6 +18,8 @@ SCHEMAS = [
     {"type": "string", "maxLength": 2},
     {"type": "string", "format": "date-time"},
     {"enum": ["high", "low"]},
+    {"enum": ["", 1], "type": "integer"},
+    {"type": "string", "default": None},
     {"const": {"a": 1}},
     {"type": ["integer", "null"], "minimum": 7},
     {"type": "integer", "exclusiveMinimum": 7},

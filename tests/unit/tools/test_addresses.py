@@ -44,6 +44,12 @@ from tests.unit.tools.servers import Recorder, serve
         "64:ff9b::a9fe:a9fe",
         "2002:7f00:1::",
         "2002:c0a8:101::1",
+        "fec0::1",
+        "64:ff9b:1::7f00:1",
+        "::ffff:0:127.0.0.1",
+        "2001:0:7f00:1::",
+        "5f00::1",
+        "4000::1",
     ],
 )
 def test_private_addresses(address: str) -> None:

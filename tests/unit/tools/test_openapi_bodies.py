@@ -181,6 +181,36 @@ async def test_a_body_is_required_as_the_document_says(tmp_path: Path, required:
         assert tool.input_schema["required"] == (["body"] if required else [])
 
 
+async def test_a_style_that_a_part_names_writes_it(tmp_path: Path) -> None:
+    """As the files of a payment service want the data of a link: `link[create]=true`."""
+    properties = {
+        "file": {"type": "string", "format": "binary"},
+        "link": {"type": "object"},
+        "expand": {"type": "array", "items": {"type": "string"}},
+        "tags": {"type": "array", "items": {"type": "string"}},
+    }
+    encoding = {"link": DEEP, "expand": DEEP, "tags": {"style": "form", "explode": False}, "file": DEEP}
+    document = described({MULTIPART: {"schema": {"properties": properties}, "encoding": encoding}})
+    body = {
+        "file": base64.b64encode(b"bytes").decode(),
+        "link": {"create": True, "metadata": {"a": "b"}},
+        "expand": ["x", "y"],
+        "tags": ["t", "u"],
+    }
+    request = await sent(tmp_path, document, {"body": body})
+    head = f"Content-Type: {request['headers']['content-type']}\r\n\r\n".encode()
+    parts = BytesParser(policy=HTTP).parsebytes(head + request["body"]).iter_parts()
+    read = [(part.get_param("name", header="content-disposition"), part.get_content()) for part in parts]
+    assert read == [
+        ("file", b"bytes"),
+        ("link[create]", "true"),
+        ("link[metadata][a]", "b"),
+        ("expand[0]", "x"),
+        ("expand[1]", "y"),
+        ("tags", "t,u"),
+    ]
+
+
 async def test_parts_of_a_multipart_body(tmp_path: Path) -> None:
     properties = {
         "file": {"type": "string", "format": "binary"},
@@ -272,8 +302,8 @@ async def test_json_is_chosen_before_a_form(tmp_path: Path) -> None:
         ({"application/xml": {"schema": OBJECT}}, "application/xml, which cannot be written"),
         ({"image/*": {"schema": {"type": "string"}}}, "image/*, which cannot be written"),
         ({"application/octet-stream": {"schema": {"type": "array"}}}, "octet-stream, which cannot"),
-        ({MULTIPART: {"schema": {}}}, "multipart/form-data; only JSON is supported"),
-        ({FORM: {}}, "only JSON is supported"),
+        ({MULTIPART: {"schema": {}}}, "multipart/form-data, and its document does not describe the members"),
+        ({FORM: {}}, "its document does not describe the members"),
         ({FORM: {"schema": OBJECT, "encoding": {"a": {"style": "matrix"}}}}, 'style "matrix" of member "a"'),
     ],
 )

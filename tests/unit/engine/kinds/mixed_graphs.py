@@ -30,12 +30,12 @@ from tests.unit.engine.driver import MODEL, Fault, call, graph, tool
 from tests.unit.engine.handlers import Context, Graph
 from tests.unit.engine.kinds.random_graphs import INPUT, Fate, Maker, whole
 
-__all__ = ["Mixed", "mixed_graph"]
+__all__ = ["PAY", "Mixed", "agents_of", "mixed_graph"]
 
 KINDS = ("executor", "executor", "fan", "agent", "agent", "child", "child", "person")
 
 
-_PAY = msgspec.structs.replace(tool("pay", side_effect="external", idempotent=False), declared=True)
+PAY = msgspec.structs.replace(tool("pay", side_effect="external", idempotent=False), declared=True)
 
 
 class MixedMaker(Maker):
@@ -152,7 +152,7 @@ class Mixed(Fate):
             handlers={},
             model=self.say,
             call=lambda name, parameters: self.execute(),
-            tools={name: [_PAY] for name in _agents(workflow)},
+            tools={name: [PAY] for name in agents_of(workflow)},
         )
         self.driver.handlers.update(dict.fromkeys(self.driver.plan.all_nodes, self.handle))
 
@@ -276,12 +276,12 @@ def _question(key: str, number: int) -> ev.ApprovalRequested:
     )
 
 
-def _agents(workflow: Workflow, prefix: str = "") -> list[str]:
+def agents_of(workflow: Workflow, prefix: str = "") -> list[str]:
     """Return the ids of the agents, those of inline graphs too."""
     found: list[str] = []
     for node in workflow.nodes:
         if isinstance(node, AgentNode):
             found.append(prefix + node.id)
         elif isinstance(node, SubgraphNode) and node.inline is not None:
-            found += _agents(node.inline, f"{prefix}{node.id}/")
+            found += agents_of(node.inline, f"{prefix}{node.id}/")
     return found

@@ -346,6 +346,7 @@ class Fate:
             if turn % 16 == 0:
                 assert view(self.driver.state) == view(self.driver.refold())
             self.move()
+            assert not (asked := orphans(self.driver.state)), f"{asked} are asked for work that has ended"
         raise AssertionError("the run does not end")
 
     def move(self) -> None:
@@ -392,6 +393,13 @@ class Fate:
         if cut and not isinstance(last, ev.WorkflowPaused):
             driver.batches = [b for b in driver.batches if b < cut]
             driver.crash(cut)
+
+
+def orphans(state: RunState) -> list[str]:
+    """Return open requests of activations that have ended. Those of handlers are messages, and may outlive
+    the activation that sent them."""
+    requests = [r for r in state.requests.values() if not r.activation.node.kind.sends]
+    return [r.request_id for r in requests if r.activation.key not in state.activations]
 
 
 def view(state: RunState) -> dict[str, Any]:

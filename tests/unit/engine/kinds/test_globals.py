@@ -38,6 +38,17 @@ class TestOnePath:
         assert ended(driver, "a").state.globals == {"x": 2, "none": None}
         assert ended(driver, "b").output == {"x": 2, "none": None}
 
+    def test_sets_see_those_before_them_and_updates_see_all_sets(self):
+        driver = self.one(
+            {"x": 0},
+            set_globals={"early": "globals.late", "x": "nodes.a.output.n", "late": "globals.x"},
+            update_globals={
+                "sum": update("increment", "globals.late"),
+                "other": update("set", "globals.sum"),
+            },
+        )
+        assert driver.run().output == {"x": 2, "early": None, "late": 2, "sum": 2, "other": None}
+
     def test_updates_work_on_the_values_before_them(self):
         driver = self.one(
             {"count": 1, "list": [1], "object": {"a": 0}},

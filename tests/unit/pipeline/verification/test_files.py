@@ -87,6 +87,19 @@ def test_directory_link_out_of_the_workspace_is_not_followed(place: Path) -> Non
     assert codes(place, "docs/key.txt") == ["artifact_outside_workspace"]
 
 
+@pytest.mark.parametrize("swapped", ["w", "above"])
+def test_workspace_that_became_a_link_is_outside(tmp_path: Path, swapped: str) -> None:
+    place = tmp_path / "above" / "w"
+    place.mkdir(parents=True)
+    (place / "a.md").write_text("a")
+    assert codes(place, "a.md") == []
+    moved = place if swapped == "w" else place.parent
+    moved.rename(tmp_path / "elsewhere")
+    moved.symlink_to(tmp_path / "elsewhere")
+    assert place.is_dir()
+    assert codes(place, "a.md") == ["artifact_outside_workspace"]
+
+
 def test_links_inside_the_workspace_are_followed(place: Path) -> None:
     (place / "sub").mkdir()
     (place / "sub" / "a.txt").write_text("a")
@@ -215,6 +228,16 @@ def test_file_that_is_unchanged_is_stale_and_one_that_changed_is_not(place: Path
     (place / "a").write_text("b")
     os.utime(place / "a", ns=(found.st_atime_ns, found.st_mtime_ns))  # the time says nothing, the hash does
     assert codes(place, "a", before=before) == []
+
+
+def test_what_is_hashed_before_a_step_is_bounded(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentflow.runtime.file_snapshots.TOTAL_HASH_BYTES", 5_000)
+    (place / "a").write_bytes(bytes(4_000))
+    for link in ("b", "c"):
+        (place / link).symlink_to("a")
+    found = snapshot_files(str(place), ["a", "b", "c"])
+    assert [one["sha256"] is None for one in found.values()] == [False, False, True]
+    assert {(one["exists"], one["size"]) for one in found.values()} == {(True, 4_000)}
 
 
 def test_empty_and_blank_files(place: Path) -> None:

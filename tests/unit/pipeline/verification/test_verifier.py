@@ -212,6 +212,14 @@ FALSE_EVIDENCE = {
         sent({"id": "<1@x>"}, {"to": "eve@example.org", "body": "to ada@example.org,"}),
         "evidence_mismatch",
     ),
+    "address_in_a_name": (
+        sent({"id": "<1@x>"}, {"to": '"a, ada@example.org, b" <eve@example.org>'}),
+        "evidence_mismatch",
+    ),
+    "address_in_a_comment": (
+        sent({"id": "<1@x>"}, {"to": "eve@example.org (x, ada@example.org, y)"}),
+        "evidence_mismatch",
+    ),
     "other_id": (sent({"message_id": "<2@x>"}, {"to": "ada@example.org"}), "evidence_missing"),
     "read_only": (sent({"id": "<1@x>"}, {"to": "ada@example.org"}, side_effect="write"), "evidence_missing"),
     "other_step": (sent({"id": "<1@x>"}, {"to": "ada@example.org"}, step_id="b"), "evidence_missing"),

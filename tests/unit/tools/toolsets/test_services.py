@@ -260,7 +260,11 @@ async def test_mail_is_sent_and_its_id_given(tmp_path: Path, mailbox: tuple[Mail
         ("nobody", "s"),
         ("a@b.org\nBcc: eve@x.org", "s"),
         ("a@b.org", "s\r\nBcc: eve@x.org"),
+        ("a@b.org", "s\u2028Bcc: eve@x.org"),
+        ("a@b.org", "s\x85Bcc: eve@x.org"),
         ("a@", "s"),
+        ("(" * 5_000, "s"),
+        ("a@b.org", "s" * 40_000),
     ],
 )
 async def test_header_injection_is_refused(
@@ -474,6 +478,27 @@ async def test_workspace_that_became_a_link_is_none(tmp_path: Path, launcher: st
     error = await refused(shell(root), "run", command="echo x > y")
     assert error.executed is False
     assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("swapped", ["workspace", "root"])
+async def test_files_of_a_workspace_that_became_a_link_are_none(tmp_path: Path, swapped: str) -> None:
+    """Another run's workspace below the same root is outside, too."""
+    root = tmp_path / "root"
+    (root / "other").mkdir(parents=True)
+    (root / "other" / "a.txt").write_text("of another run")
+    chosen = root / "deep" / "w"
+    if swapped == "workspace":
+        chosen.parent.mkdir()
+        chosen.symlink_to(root / "other")
+    else:
+        (root / "other" / "w").mkdir()
+        (root / "deep").symlink_to(root / "other")
+    found = service("file", root)
+    context = StepContext(workspace=str(chosen))
+    for name, more in (("read", {}), ("write", {"content": "x"}), ("append", {"content": "x"})):
+        error = await refused(found, name, context=context, path="a.txt", **more)
+        assert error.info.code == "workspace_denied"
+    assert (root / "other" / "a.txt").read_text() == "of another run"
 
 
 async def test_only_programs_that_are_allowed_run_and_without_a_shell(tmp_path: Path) -> None:
