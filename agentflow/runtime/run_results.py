@@ -124,8 +124,9 @@ class RunResults(ReplayCommand):
 
         A run that is paused, or that only a person, a timer or a signal moves on, rests: it is returned with
         its open requests. That of a graph is returned with its outputs, events and the rest of page 002 §12,
-        as values of the types that are registered here. `output_type` (a msgspec Struct, dataclass, TypedDict,
-        pydantic model, or a list or dict of them) converts and checks the output of a completed run.
+        as values of the types that are registered here. `output_type` (a msgspec Struct, dataclass,
+        TypedDict, pydantic model, or a list or dict of them) converts and checks the output of a completed
+        run.
 
         Raises WorkflowFailed or WorkflowCancelled unless `raise_on_failure` is false, InvalidOutput if the
         output does not fit, AgentflowError if no process works on the run, StoreError if its log refused an
