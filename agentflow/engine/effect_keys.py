@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from agentflow.definition.ir import NodeBase, canonical_json
-from agentflow.engine.activation import Activation
 from agentflow.events.envelope import micros
 
-__all__ = ["EffectKey", "OwnNames", "effect_key", "input_hash"]
+__all__ = ["EffectKey", "OwnNames", "input_hash"]
 
 _NAME = re.compile(
     r"(?<![\w-])(?:wf_[\w-]+|req_\w+|call_\w+|sha256:[0-9a-f]{64}"
@@ -71,12 +70,6 @@ class OwnNames:
             return micros(name) in self.times
         except ValueError:
             return False
-
-
-def effect_key(activation: Activation, ordinal: int, request: Any) -> EffectKey:
-    """Return the key of an effect. It changes with the resolved request and with the node's configuration."""
-    digest = input_hash(activation.node.spec, request)
-    return EffectKey(activation.base_key, activation.iteration, ordinal, digest)
 
 
 def input_hash(spec: NodeBase, request: Any) -> str:

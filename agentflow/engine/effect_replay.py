@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from agentflow.definition.conversation import Usage, add_usage
 from agentflow.definition.diagnostics import Diagnostic
@@ -52,6 +52,7 @@ _MAX_DIFFERENCES = 10
 _CANCELLED = "cancelled"
 _BY_TIME = ("step_timeout", "step_deadline", "run_deadline", _CANCELLED, "input_timeout")
 """Codes of failures that the engine decides itself once their time has come."""
+_MOVES = (ev.TimerFired, ev.InputReceived, ev.ApprovalGranted, ev.ApprovalDenied)
 _RESUMED_PAUSES = ("quota", "budget", "recovery_limit")
 """Reasons of pauses that follow from results; an operator's pause is not repeated."""
 
@@ -100,6 +101,8 @@ class Replayer:
         self._served_tools = 0
         self._usage = {r.offset: r.end.usage for r in self._records.records.values() if _has_usage(r.end)}
         self._of_base = {origin: offset for offset, origin in self._records.origins.items()}
+        self._moved: set[tuple[str | UnsetType, int | UnsetType | None]] = set()
+        """Places whose answer or timer came from the record."""
         self._signals = 0
         self._resumes = 0
         self._marks: dict[tuple[str, int | None], int] = {}
@@ -112,6 +115,8 @@ class Replayer:
         served = self._served_by(data)
         if served is not None:
             self._age = max(self._age, self._records.ages.get(served, 0))
+            if isinstance(data, _MOVES):
+                self._moved.add((data.activation, data.iteration))
             if isinstance(data, WORK_EVENTS):
                 self._follow_work(data, served)
         if isinstance(data, ev.SignalReceived):
@@ -138,7 +143,7 @@ class Replayer:
         not have."""
         if isinstance(data, ev.WorkflowCompleted | ev.WorkflowFailed | ev.WorkflowCancelled):
             return msgspec.structs.replace(data, usage=self._cost(data.usage))
-        if self._always and isinstance(data, ev.WorkflowStepCompleted):
+        if isinstance(data, ev.WorkflowStepCompleted):
             data = self._timed(state, data)
         if isinstance(data, ev.WorkflowStepCompleted | ev.WorkflowStepFailed) and data.replayed is UNSET:
             offset = self._marks.pop((data.activation, data.iteration), None)
@@ -156,11 +161,17 @@ class Replayer:
         """Return the end of a step that reads the time as it was recorded: the time belongs to the record."""
         place = (data.activation, data.iteration)
         then, now = self._records.steps.get(place), self._asked.steps.get(place)
-        timed = ev.TimerFired in self._asked.node_of(data.activation, data.step_id).kind.events
+        kind = self._asked.node_of(data.activation, data.step_id).kind
+        if self._always:
+            timed = kind.tells_time or ev.TimerFired in kind.events
+        else:
+            timed = kind.tells_time and place in self._moved
         if not timed or then is None or now is None or then.end is None or then.effect.key != now.effect.key:
             return data
-        self._marks[place] = then.end.offset
         end = then.end.end
+        if not isinstance(end, ev.WorkflowStepCompleted):
+            return data
+        self._marks[place] = then.end.offset
         return msgspec.structs.replace(
             data, output=end.output, output_size=end.output_size, messages=end.messages, state=end.state
         )

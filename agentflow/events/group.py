@@ -39,6 +39,7 @@ _LARGEST_SYNC_SHARE = 0.5
 _LOOK_AFTER = 0.002
 _LONGEST_LOOK = 0.016
 _BUSY_SHARE = 0.7
+_IDLE_SHARE = 0.2  # a busy loop may look half idle on a machine with other work
 _LEND_AT_MOST = 0.005
 
 _WATCH_INTERVAL_S = 0.5
@@ -183,7 +184,8 @@ class GroupCommit:
             return
         used, passed = time.thread_time() - self._cpu, time.perf_counter() - self._wall
         if used <= _BUSY_SHARE * passed:
-            self._look_later(min(2 * seconds, _LONGEST_LOOK))
+            idle = used < _IDLE_SHARE * passed
+            self._look_later(min(2 * seconds, _LONGEST_LOOK) if idle else _LOOK_AFTER)
             return
         self._lender.clear()
         self._lent = True

@@ -73,6 +73,8 @@ async def _find_none(graph: Workflow | str) -> Workflow | None:
 
 @dataclass(kw_only=True)
 class _Binder:
+    """One pass over a graph. `run` fills `bound`, and reports each problem there at its place."""
+
     workflow: Workflow
     registry: ToolRegistry
     models: Models

@@ -122,11 +122,11 @@ class RunResults(ReplayCommand):
     ) -> RunResult[T]:
         """Wait until a run rests, whichever process works on it, and return its result (page 002 §16).
 
-        A run that is paused or waits for a person is returned with its open requests, that of a graph with
-        its outputs, events and the rest of page 002 §12, as values of the types that are registered here.
-        `output_type` (a
-        msgspec Struct, dataclass, TypedDict, pydantic model, or a list or dict of them) converts and checks
-        the output of a completed run.
+        A run that is paused, or that only a person, a timer or a signal moves on, rests: it is returned with
+        its open requests. That of a graph is returned with its outputs, events and the rest of page 002 §12,
+        as values of the types that are registered here. `output_type` (a msgspec Struct, dataclass,
+        TypedDict, pydantic model, or a list or dict of them) converts and checks the output of a completed
+        run.
 
         Raises WorkflowFailed or WorkflowCancelled unless `raise_on_failure` is false, InvalidOutput if the
         output does not fit, AgentflowError if no process works on the run, StoreError if its log refused an

@@ -1,7 +1,7 @@
 """A process with one run for each durable wait of page 003 §4, which prints their events as they are durable.
 
-`begin STORE` begins the runs and follows them; `end STORE` takes them up, answers and signals, follows them to
-their ends, and prints how many events of each type they have.
+`begin STORE` begins the runs and follows them; `end STORE` takes them up, answers and signals, follows them
+to their ends, and prints how many events of each type they have.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def _graph(name: str) -> Any:
     edges: list[dict[str, str]] = []
     if "throttle" in name:  # the second arrival waits
         others = [{**node, "id": "t", "next": "n"}]
-        node = {"id": "n", "type": "loop", "condition": "nodes.n.count < 2", "body": "t", "next": "end"}
-        node["max_iterations"] = 2
+        twice = {"type": "loop", "condition": "nodes.n.count < 2", "body": "t", "max_iterations": 2}
+        node = {"id": "n", **twice, "next": "end"}
     elif name != "approval":
         node["next"] = "end"
     if name == "window":  # while a signal may still bring another item

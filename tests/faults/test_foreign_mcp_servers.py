@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,11 +10,11 @@ import pytest
 
 from agentflow.definition.ir import ServiceSpec
 from agentflow.tools.mcp_service import McpService
+from tests.faults.packages import python_environment
 from tests.unit.tools.servers import CTX
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-ROOT = Path(__file__).parents[2]
 PACKAGES = {
     "current": ["mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19", "mcp-server-fetch==2026.10.24"],
     "older": ["mcp-server-sqlite==2025.4.25", "mcp-server-calculator==0.2.1", "mcp<2"],
@@ -52,17 +51,7 @@ SERVERS = [
 @pytest.fixture(scope="module")
 def environments() -> dict[str, Path]:
     """Install the servers once; the folder is kept for the next time."""
-    made: dict[str, Path] = {}
-    for name, packages in PACKAGES.items():
-        folder = ROOT / ".cache" / "mcp-servers" / name
-        mark = folder / ".installed"
-        if not mark.exists() or mark.read_text() != "\n".join(packages):
-            subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-            pip = [str(folder / "bin/python"), "-m", "pip", "--disable-pip-version-check", "install", "-q"]
-            subprocess.run([*pip, *packages], check=True)
-            mark.write_text("\n".join(packages))
-        made[name] = folder
-    return made
+    return {name: python_environment(f"mcp-servers/{name}", *wanted) for name, wanted in PACKAGES.items()}
 
 
 @pytest.fixture

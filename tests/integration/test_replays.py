@@ -398,3 +398,61 @@ async def test_a_replay_of_a_fork_goes_on_after_a_restart():
 
 async def logical_of(log: MemoryLog, run: str) -> bytes:
     return encode_trace(trace_of(await log_of(log, run), "logical"))
+
+
+TIMES = {
+    "version": "v0",
+    "name": "times",
+    "nodes": [
+        {"id": "s", "type": "start", "next": "pause"},
+        {"id": "pause", "type": "wait", "duration": 0.01, "next": "ask"},
+        {
+            "id": "ask",
+            "type": "human_in_the_loop",
+            "prompt": "Go on?",
+            "on_approve": "decide",
+            "on_reject": "pay",
+        },
+        {
+            "id": "decide",
+            "type": "human_in_the_loop",
+            "prompt": "?",
+            "decision_path": "input.yes",
+            "on_approve": "pay",
+            "on_reject": "pay",
+        },
+        {
+            "id": "pay",
+            "type": "tool",
+            "tool": "desk.pay",
+            "input": {"x": "{{ nodes.pause.output.fired_at }} {{ nodes.ask.output.at }}"},
+            "next": "both",
+        },
+        {
+            "id": "both",
+            "type": "end",
+            "output": ["{{ nodes.decide.output.at }}", "{{ nodes.pay.output.number }}"],
+        },
+    ],
+}
+
+
+@pytest.mark.parametrize("policy", ["Always", "Mixed"])
+async def test_what_follows_from_the_time_of_an_answer_is_served(policy: Any):
+    """When a person answered, or a timer fired, is of the record: what follows from it asks alike."""
+    world = World()
+
+    @function(side_effect="external")
+    async def pay(x: str) -> Any:
+        world.tools.append(x)
+        return {"number": len(world.tools)}
+
+    async with Runtime("memory:", services=[Service.of("desk", pay)]) as runtime:
+        handle = await runtime.submit(TIMES, {"yes": True}, workflow_id="wf_a")
+        async for event in handle.events():
+            if event.type == "approval.requested":
+                await handle.decide(request_id=event.data.request_id, granted=True)
+        first = await handle.result()
+        again = await replayed(runtime, policy)
+        assert (again.state, again.output[1], len(world.tools)) == ("completed", 1, 1)
+        assert (again.output == first.output) == (policy == "Always")  # `decide` reads the clock by itself

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from agentflow.definition.expressions import nodes
 from agentflow.definition.expressions.compiler import compile_node
@@ -81,18 +81,6 @@ class Expression:
             return None
         members = tuple(s.name for s in tree.segments if isinstance(s, nodes.Member))
         return (tree.base, *members) if len(members) == len(tree.segments) else None
-
-    @property
-    def literal_type(self) -> Literal["null", "boolean", "number", "string"] | None:
-        """The type of the literal that the whole expression is, or None if it is none."""
-        if not isinstance(self.tree, nodes.Lit):
-            return None
-        value = self.tree.value
-        if value is None:
-            return "null"
-        if isinstance(value, bool):
-            return "boolean"
-        return "string" if isinstance(value, str) else "number"
 
     def evaluate(self, scope: Mapping[str, Any], status: StatusView | None = None) -> Any:
         """Return the value on these roots; a root that is absent is null. Values are shared with `scope`, not

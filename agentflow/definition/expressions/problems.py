@@ -24,6 +24,7 @@ _HINTS: Final = {
     "?": "write case(condition, then, otherwise)",
     "+": "there is no arithmetic; join texts with format or with several ${{ }}",
     "-": "there is no arithmetic",
+    "*": "there is no arithmetic",
     "/": "there is no arithmetic",
     "%": "there is no arithmetic",
     "`": "quote a string with ' or \"",

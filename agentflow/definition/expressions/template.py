@@ -77,11 +77,6 @@ class Template:
         self.expressions = expressions
         self._build = build
 
-    @property
-    def is_constant(self) -> bool:
-        """Whether there is nothing to evaluate."""
-        return self._build is None
-
     def evaluate(self, scope: Mapping[str, Any], status: StatusView | None = None) -> Any:
         """Return the value on these roots. Parts without an expression, and values from `scope`, are shared,
         not copied: do not change them. Raises EvaluationError, whose `path` is the place in the template."""

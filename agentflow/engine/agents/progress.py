@@ -86,7 +86,6 @@ class AgentProgress:
         "pending",
         "repairs",
         "rounds_without_news",
-        "settled_tools",
         "system_prompt",
         "told_of_loop",
         "tools",
@@ -118,7 +117,6 @@ class AgentProgress:
         self.repairs = 0
         self.calls: list[dict[str, Any]] = []  # settled calls, of kinds that show them to expressions
         self.call_error: ErrorInfo | None = None  # of the first failed call of the last round
-        self.settled_tools = 0  # rounds of tool calls that are over
         self.known_results: dict[tuple[str, str], tuple[str, int]] = {}  # of a call: the last one, how often
         self.rounds_without_news = 0  # since the last one with a new call or result
         self.told_of_loop = False

@@ -152,7 +152,6 @@ def settle_tool(state: RunState, activation: Activation, record: ToolRecord) -> 
         if told is not None:
             progress.pending.append(told)
         progress.tools = {}
-        progress.settled_tools += 1
     wake(state, activation)
 
 

@@ -58,6 +58,7 @@ class Human(Kind):
     name = "human_in_the_loop"
     takes_answers = True
     shows_more = True
+    tells_time = True
     events = frozenset({ev.ApprovalRequested, ev.InputRequested})
 
     def form_of(self, spec: NodeBase) -> Kind:

@@ -121,9 +121,12 @@ class Kind:
     has_agent_events = True
     """False if its agent is only the form in which it asks a model: it leaves no `agent.*` events."""
     starts_run = False
+    """True if its work is a run of its own: `child_definition` says of which graph."""
     brings_graph = False
     """True if the graph that it runs becomes known in the run."""
-    """True if its work is a run of its own: `child_definition` says of which graph."""
+    tells_time = False
+    """True if its output says when a timer fired or an answer came. A replay that the record serves gives the
+    recorded time, so that what follows asks for the same."""
     takes_answers = False
     """True if the answers to its requests are its own business (`answered`), and no call's or budget's."""
     ends_itself = False

@@ -37,6 +37,7 @@ class Wait(Kind):
 
     name = "wait"
     is_passive = True
+    tells_time = True
     events = TIMER_EVENTS
 
     def compile(self, node: Node) -> Template | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from agentflow.engine.effect_keys import EffectKey, effect_key
+from agentflow.engine.effect_keys import EffectKey, input_hash
 from tests.unit.engine.handlers import Graph, graph, node
 
 
 def key(request: object, ordinal: int = 0, **more: object) -> EffectKey:
     run = Graph(graph(node("a", **more), edges=[]), 1, handlers={})
-    return effect_key(run.state.activations["/a#0"], ordinal, request)
+    activation = run.state.activations["/a#0"]
+    return EffectKey(activation.base_key, None, ordinal, input_hash(activation.node.spec, request))
 
 
 def test_an_effect_is_named_by_its_activation_and_ordinal_and_the_hash_of_what_is_asked():

@@ -30,7 +30,7 @@ def paying(*nodes: Any, limit: int, **more: Any) -> Driver:
     numbers = count()
 
     def said(activation: Any, open_call: Any) -> Any:
-        if activation.agent.settled_tools or not activation.node.id.startswith("pay"):
+        if activation.agent.turn > 1 or not activation.node.id.startswith("pay"):
             return "{}"
         wanted = ToolCall(id=f"call_{next(numbers)}", name="s__pay", arguments="{}")
         return Message(role="assistant", content="", tool_calls=(wanted,))

@@ -243,7 +243,7 @@ def test_a_template_without_expressions_is_its_value(value: Any) -> None:
     if "{{" in repr(value):
         return
     template = compile_template(value, braces=BOTH)
-    assert template.is_constant
+    assert template.expressions == ()
     assert template.evaluate({}) is value
 
 

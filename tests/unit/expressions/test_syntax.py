@@ -365,15 +365,3 @@ def test_whole_takes_roots_and_functions() -> None:
     assert parse_whole("message.x", bare=True, roots=("message",)).roots == {"message"}
     with pytest.raises(ExpressionError):
         parse_whole("length(message)", bare=True, roots=("message",), functions=())
-
-
-def test_literal_type() -> None:
-    types = {source: parse(source).literal_type for source in ("'x'", "('x')", "1", "true", "null", "item")}
-    assert types == {
-        "'x'": "string",
-        "('x')": "string",
-        "1": "number",
-        "true": "boolean",
-        "null": "null",
-        "item": None,
-    }

@@ -141,7 +141,9 @@ async def test_operations_are_functions(tmp_path: Path) -> None:
     assert get.input_schema["required"] == ["id"]
     assert put.input_schema["required"] == ["id", "body"]
     assert search.input_schema["required"] == []
-    assert made.refused == {"upload": "its body is multipart/form-data; only JSON is supported"}
+    assert made.refused == {
+        "upload": "its body is multipart/form-data, and its document does not describe the members"
+    }
 
 
 async def test_references_are_replaced_and_circles_keep_theirs(tmp_path: Path) -> None:
