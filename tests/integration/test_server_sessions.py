@@ -52,6 +52,17 @@ class TestCodes:
         assert sorted(answer.status_code for answer in answers) == [200] + [401] * 7
         assert sum("set-cookie" in answer.headers for answer in answers) == 1
 
+    @pytest.mark.parametrize("scheme", ["https", "http"])
+    async def test_the_cookie_of_a_page_behind_a_proxy_with_tls_is_never_sent_without_tls(
+        self, guarded, scheme
+    ):
+        served, secrets = guarded
+        async with served.http(tcp=True) as http:
+            origin = f"{scheme}://{http.base_url.netloc.decode()}"
+            answer = await http.post("/session", json={"token": secrets["boss"]}, headers={"Origin": origin})
+        assert answer.status_code == 200
+        assert ("Secure" in answer.headers["set-cookie"].split("; ")) == (scheme == "https")
+
     @pytest.mark.parametrize("code", ["", "x", "A" * 32, "é", "\x00", "../", "a" * 100_000])
     async def test_guesses_are_refused(self, guarded, code):
         served, secrets = guarded

@@ -31,7 +31,9 @@ def _view(actor: Actor) -> SessionView:
 
 def _cookie(request: Request, value: str, age: int) -> str:
     scope = request.scope
-    secure = "; Secure" if scope["scheme"] == "https" else ""
+    # A proxy may have ended TLS: the page says by which scheme it was loaded.
+    is_https = scope["scheme"] == "https" or request.headers.get("origin", "").startswith("https://")
+    secure = "; Secure" if is_https else ""
     path = scope.get("root_path", "") or "/"
     return f"{_name(request)}={value}; Path={path}; Max-Age={age}; HttpOnly; SameSite=Strict{secure}"
 
