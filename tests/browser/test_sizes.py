@@ -165,7 +165,10 @@ async def test_a_run_of_fifty_thousand_events(browser, tmp_path):
             await page.evaluate("window.frames_.length = 0")
             await page.locator(".scrubber").fill("25000")
             await expect(page.locator(".place")).to_contain_text("25000")
-            await page.wait_for_function("window.frames_.length > 5")
+            await page.evaluate(
+                "new Promise(done => { (function look() {"
+                " window.frames_.length > 5 ? done() : requestAnimationFrame(look) })() })"
+            )
             scrub = await page.evaluate("Math.max(...window.frames_)")
             await page.get_by_label("Filter the log").fill("step_failed item 6249")
             await expect(page.locator(".log-row")).to_have_count(0)
