@@ -315,7 +315,7 @@ def fork(
 @click.argument("id", type=run_id)
 @click.option(
     "--policy",
-    type=click.Choice(["Always", "Refresh", "Mixed"], case_sensitive=False),
+    type=click.Choice(["Always", "Refresh", "Mixed"]),
     default="Refresh",
     show_default=True,
     help="Serve all from the record and send nothing; execute all anew; serve what is asked alike.",

@@ -290,7 +290,7 @@ class LocalTarget(StoreTarget):
         if not isinstance(definition, Definition):
             value = definition.read_input(value)
         handle = await self.runtime.submit(definition, value, by="cli", **more)
-        if more.get("workflow_id") is not None:
+        if more.get("workflow_id") is not None and not handle.created:  # a new one may be paused by now
             handle = await self.runtime.resume(handle.workflow_id, by="cli")
         return self.keep(handle)
 
