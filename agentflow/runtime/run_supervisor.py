@@ -326,6 +326,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
                 launch.fold = Fold(state, run.tracer, state.next_offset)
         if not launch.rested.done():
             launch.rested.set_result(state)
+        self._dispatcher.handlers.release_all()  # one that waits for a larger budget would not end by itself
         self.ctx.self.stop()
 
     def on_stop(self) -> None:
