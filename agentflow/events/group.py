@@ -1,7 +1,10 @@
-"""Group commit: the loop queues, one thread writes whatever has gathered, one wake-up reports all of it.
+"""Group commit: what one pass of the loop gives is written together, by one thread or on the loop itself.
 
-A lone job is written at once; a thousand runs that append together share one sync. The loop's thread never
-touches the store, and the writing thread never touches a future.
+A commit that will be short is made by the loop, which spares waking the thread and being woken by it, and
+that is most of what a short commit costs. Any other is made by the thread, which takes whatever has gathered
+and reports all of it by one wake-up. A lone job is written at once; a thousand runs that append together
+share one sync. Either way it is `Store.write`, under one lock, and nothing is written by the loop while the
+thread has anything to write or to report: jobs commit in the order of their calls.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from agentflow.errors import AgentflowError, LogClosed, StoreError
 from agentflow.events.forked import ForkGuard
+from agentflow.events.pace import CommitPace
 from agentflow.events.rows import Append
 from agentflow.events.rules import check_batch
 
@@ -46,6 +50,12 @@ _WATCH_INTERVAL_S = 0.5
 """How often an idle store is looked at; a fault is known within a second."""
 
 
+_LAZY_S = 0.002
+"""How long a batch waits for others that nobody waits for; then it goes to the store with them."""
+_LAZY_JOBS = 64
+_INLINE_BYTES = 64 << 10  # of events: compressing and copying more takes its time
+
+
 class Job:
     """One thing to write: a batch, or a call between batches; and what became of it."""
 
@@ -62,7 +72,7 @@ class Job:
 
 
 class Store(Protocol):
-    """What the thread writes to. Its methods are called from that thread alone."""
+    """What is written to, by one thread at a time."""
 
     @property
     def failure(self) -> AgentflowError | None:
@@ -70,14 +80,15 @@ class Store(Protocol):
         ...
 
     @property
-    def sync_share(self) -> float:
-        """How much of the time of the last group its sync took, from 0 to 1; for the thread alone."""
+    def sync_s(self) -> float:
+        """How many seconds the sync of the last group took."""
         ...
 
-    def write(self, group: list[Job], leaving: Callable[[], None]) -> None:
+    def write(self, group: list[Job], leaving: Callable[[], None], *, patient: bool) -> bool:
         """Make the group durable, in order, and set each job's result or error. Never raises. `leaving` is
         called when the interpreter is about to be left for long: what the loop is given to do then, it does
-        meanwhile."""
+        meanwhile. Returns False, with nothing written, if another process has the store, for which one that
+        is not `patient` does not wait."""
         ...
 
     @property
@@ -106,16 +117,26 @@ class GroupCommit:
         self._watch = watch
         self._watched_at = time.monotonic()
         self._fork_guard = ForkGuard("the store")
-        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[list[Job] | None] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
-        self._submitted = 0
-        self._reported = 0
+        self._gathered: list[Job] = []
+        self._hurried = 0  # jobs of this pass of the loop that somebody waits for
+        self._lone = True  # whether the last pass had one such job at most
+        self._timer: asyncio.TimerHandle | None = None
+        self._submitted = 0  # jobs given to the thread
+        self._reported = 0  # and those that it told the loop of
+        self._resolved = 0  # and those that the loop has told their waiters of
         self._looking = False
         self._cpu = self._wall = 0.0
         self._lender = threading.Event()
         self._lent = False
         self._done: list[Job] = []  # written, and not reported yet
+        self._backlog: list[Job] = []  # taken from the queue by the thread, and in no group yet
+        self._stopping = False
+        self._sync_share = 0.0
+        self._store_lock = threading.Lock()  # held by whoever uses the store
+        self._pace = CommitPace()
         self._thread = threading.Thread(target=self._work, name="agentflow-log-writer", daemon=True)
         self._thread.start()
 
@@ -131,11 +152,24 @@ class GroupCommit:
         """Implement `EventLog.append`."""
         self._fork_guard.check()
         check_batch(batch)
-        future: asyncio.Future[None] = self._running_loop().create_future()
+        loop = self._running_loop()
+        future: asyncio.Future[None] = loop.create_future()
         if self._closed:
             future.set_exception(LogClosed())
-        else:
-            self._submit(Job(future, batch))
+            return future
+        self._gathered.append(Job(future, batch))
+        if batch.lazy:
+            if len(self._gathered) >= _LAZY_JOBS:
+                self._give()
+            elif self._timer is None:
+                self._timer = loop.call_later(_LAZY_S, self._give)
+            return future
+        self._hurried += 1
+        if self._hurried == 1:
+            # Others of this pass may follow, and should share its sync; unless there were none lately.
+            loop.call_soon(self._end_pass)
+            if self._lone:
+                self._give()
         return future
 
     async def call(self, call: Callable[[], T]) -> T:
@@ -143,7 +177,8 @@ class GroupCommit:
         if self.closed:
             raise LogClosed
         future: asyncio.Future[T] = self._running_loop().create_future()
-        self._submit(Job(future, call=call))
+        self._gathered.append(Job(future, call=call))
+        self._give()
         return await future
 
     def stop(self) -> None:
@@ -155,13 +190,50 @@ class GroupCommit:
         """Accept nothing more; False if that was so already."""
         self._fork_guard.check()
         was, self._closed = self._closed, True
+        if not was and self._gathered:
+            self._give()
         return not was
 
-    def _submit(self, job: Job) -> None:
-        self._submitted += 1
-        self._queue.put(job)
+    def _end_pass(self) -> None:
+        self._lone, self._hurried = self._hurried == 1, 0
+        if self._gathered:
+            self._give()
+
+    def _give(self) -> None:
+        """Have what was gathered written: here if that is short, else by the thread."""
+        group, self._gathered = self._gathered, []
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._resolved == self._submitted and self._pace.is_short(len(group)) and self._write_here(group):
+            return
+        self._submitted += len(group)
+        self._queue.put(group)
         if not self._looking:
             self._look_later(_LOOK_AFTER)
+
+    def _write_here(self, group: list[Job]) -> bool:
+        """Write a group on the loop's own thread; False if it is left to the other one."""
+        size = 0
+        for job in group:
+            if job.batch is None:
+                return False
+            size += sum([event.size for event in job.batch.events])
+        if size > _INLINE_BYTES or not self._store_lock.acquire(blocking=False):
+            return False
+        try:
+            written, due = self._write(group, _nothing, on_loop=True), self._store.due
+        finally:
+            self._store_lock.release()
+        if written:
+            _resolve(group)
+            if due:
+                self._queue.put([])  # the thread tends the store
+        return written
+
+    def _settle(self, group: list[Job]) -> None:
+        self._resolved += len(group)
+        _resolve(group)
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
@@ -194,57 +266,72 @@ class GroupCommit:
         self._lent = False
         self._look_later(_LOOK_AFTER)
 
+    # -- either thread
+
+    def _write(self, group: list[Job], leaving: Callable[[], None], *, on_loop: bool) -> bool:
+        """Write a group; the one place where that is done. False if the store is another process's now."""
+        store = self._store
+        began = time.perf_counter()
+        try:
+            written = store.write(group, leaving, patient=not on_loop)
+        except Exception as error:  # a bug of the store must leave no caller waiting for ever
+            fail(group, StoreError(f"the store failed: {error!r}"))
+            written = True
+        if not written or group[0].error is not None:
+            self._pace.start_again()
+            return written
+        took = time.perf_counter() - began
+        self._sync_share = store.sync_s / took
+        self._pace.took(len(group), took, store.sync_s, on_loop=on_loop)
+        return True
+
     # -- the writing thread
 
     def _work(self) -> None:
-        stopping = False
-        while not stopping:
-            group, stopping = self._gather()
+        while not self._stopping or self._backlog:
+            group = self._gather()
             if group:
-                try:
-                    self._store.write(group, self._report)
-                except Exception as error:  # a bug of the store must leave no caller waiting for ever
-                    fail(group, StoreError(f"the store failed: {error!r}"))
+                with self._store_lock:
+                    self._write(group, self._report, on_loop=False)
                 self._report()
                 self._done = group
             # The next group is prepared before this one is reported: both need the interpreter, and the loop
             # has it for itself while SQLite or the disk works. If there is none, no caller waits for it.
-            if self._queue.empty() or stopping or self._store.due:
+            if self._stopping or self._store.due or not (self._backlog or self._queue.qsize()):
                 self._report()
-                if not stopping and self._store.due:
-                    self._store.tend()
+                if not self._stopping and self._store.due:
+                    with self._store_lock:
+                        self._store.tend()
             self._watch_if_due()
         self._store.finish()
 
     def _watch_if_due(self) -> None:
         if self._watch is not None and time.monotonic() - self._watched_at >= _WATCH_INTERVAL_S:
-            self._watch()
+            with self._store_lock:
+                self._watch()
             self._watched_at = time.monotonic()
 
-    def _gather(self) -> tuple[list[Job], bool]:
-        """Return the queued jobs, up to one group, and whether it is the last; waits for the first job, or
-        until the file is to be watched."""
-        group: list[Job] = []
-        try:
-            job = self._queue.get(timeout=None if self._watch is None else _WATCH_INTERVAL_S)
-        except queue.Empty:
-            return group, False
-        size = 0
-        most = self._queue.qsize() + 1
-        if most < _HALVED_FROM or self._store.sync_share > _LARGEST_SYNC_SHARE:
-            most = _GROUP_EVENTS
-        else:
+    def _gather(self) -> list[Job]:
+        """Return the queued jobs, up to one group; waits for the first, or until the file is to be
+        watched."""
+        jobs = self._backlog
+        with contextlib.suppress(queue.Empty):
+            timeout = None if self._watch is None else _WATCH_INTERVAL_S
+            given = self._queue.get_nowait() if jobs else self._queue.get(timeout=timeout)
+            while given is not None:
+                jobs += given
+                given = self._queue.get_nowait()
+            self._stopping = True
+        most = len(jobs)
+        if most >= _HALVED_FROM and self._sync_share <= _LARGEST_SYNC_SHARE:
             most = (most + 1) // 2
-        try:
-            while job is not None:
-                group.append(job)
-                size += len(job.batch.events) if job.batch is not None else 1
-                if size >= _GROUP_EVENTS or len(group) >= most:
-                    return group, False
-                job = self._queue.get_nowait()
-        except queue.Empty:
-            return group, False
-        return group, True
+        size = count = 0
+        while count < most and size < _GROUP_EVENTS:
+            batch = jobs[count].batch
+            size += len(batch.events) if batch is not None else 1
+            count += 1
+        group, self._backlog = jobs[:count], jobs[count:]
+        return group
 
     def _report(self) -> None:
         """Tell the loop of the group that was written last, unless it knows."""
@@ -253,10 +340,14 @@ class GroupCommit:
             return
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):  # the loop is closed, and with it all waiters
-            self._loop.call_soon_threadsafe(_resolve, group)
+            self._loop.call_soon_threadsafe(self._settle, group)
         self._reported += len(group)
         if self._lent:
             self._lender.set()
+
+
+def _nothing() -> None:
+    """The loop cannot do anything meanwhile: it writes."""
 
 
 def _resolve(group: list[Job]) -> None:

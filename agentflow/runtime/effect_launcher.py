@@ -12,7 +12,6 @@ from agentflow import engine
 
 if TYPE_CHECKING:
     from agentflow.runtime.call_dispatcher import CallDispatcher
-    from agentflow.runtime.run_outbox import Batch
     from agentflow.runtime.run_stepper import RunStepper
     from agentflow.runtime.supervised_children import SupervisedChildren
 
@@ -33,22 +32,22 @@ class EffectLauncher:
         self._dispatcher = dispatcher
         self._children = children
 
-    def launch_early(self, batch: Batch) -> None:
-        """Begin the calls of this batch whose functions have no effect, once it is appended.
+    def take_early(self, effects: list[engine.Effect]) -> list[engine.OpenCall]:
+        """Remove and return the calls that may begin once their batch is appended: their functions have no
+        effect.
 
         A crash before it is durable repeats them, which `side_effect: none` allows (page 000 §6). Everything
         else waits: a model call, any other function, a reply and the end of the run follow what is durable.
         At most 32 batches are on their way to the log meanwhile, none while the store takes nothing.
         """
         run = self._run
-        if not batch.effects or run.outbox.stalled or run.outbox.count > _MAX_AHEAD:
-            return
+        if not effects or run.outbox.stalled or run.outbox.count >= _MAX_AHEAD:
+            return []
         if run.suspending is not None:
-            return
+            return []
         launch = run.launch
         if run.recorded is not None or launch.trial is not None or not launch.accepted.done():
-            return
-        effects = batch.effects
+            return []
         later: list[engine.Effect] = []
         early: list[engine.OpenCall] = []
         for effect in effects:
@@ -57,8 +56,12 @@ class EffectLauncher:
                 later.append(effect)
             else:
                 early.append(call)
-        batch.effects = later
-        for call in early:
+        effects[:] = later
+        return early
+
+    def launch(self, calls: list[engine.OpenCall]) -> None:
+        """Begin these calls."""
+        for call in calls:
             self._dispatcher.launch(call)
 
     def execute_all(self, effects: list[engine.Effect]) -> None:

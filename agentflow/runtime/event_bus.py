@@ -31,6 +31,7 @@ class Commit(Message, frozen=True, kw_only=True):
 
     `state` is the run's state after the batch, `name` and `labels` go with the first batch of a run. `tracer`
     follows the run: it gives the spans when the EventBus makes the envelopes. It stays in this process.
+    `lazy`: nothing waits for the batch to be durable.
     """
 
     workflow_id: str
@@ -43,6 +44,7 @@ class Commit(Message, frozen=True, kw_only=True):
     definition_hash: str | None = None
     name: str | None = None
     labels: dict[str, str] | None = None
+    lazy: bool = False
 
 
 class Barrier(Message, frozen=True, kw_only=True):
@@ -178,6 +180,7 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             events=stored,
             state=batch.state,
             run=meta,
+            lazy=batch.lazy,
         )
         done = self._append(append)
         if done.done():

@@ -69,6 +69,7 @@ class RunStepper:
         "replies",
         "state",
         "suspending",
+        "take_early",
         "tracer",
         "validation",
         "watch",
@@ -103,8 +104,10 @@ class RunStepper:
         """Of a run whose trace is checked at its end."""
         self.edges: EdgeJudge
         self.watch: CommitWatch
-        self.launch_early: Callable[[Batch], None]
-        """Called with each batch that was sent. These three are set by the supervisor."""
+        self.take_early: Callable[[list[engine.Effect]], list[engine.OpenCall]]
+        """Removes from effects the calls that may begin before their batch is durable."""
+        self.launch_early: Callable[[list[engine.OpenCall]], None]
+        """Begins them, once the batch was sent. These four are set by the supervisor."""
         self.effects: list[engine.Effect] = []
         """Of the events that are not on their way to the log yet."""
         self.suspending: Suspend | None = None
@@ -239,6 +242,8 @@ class RunStepper:
     def commit(self, first: int, events: list[ev.RunEvent], now: int, *, in_turn: bool = False) -> None:
         """Send a batch that begins at offset `first` to the log, with the effects gathered so far."""
         state, launch = self.state, self.launch
+        effects, self.effects = self.effects, []
+        early = self.take_early(effects) if first else None  # before `first` nothing of the run is durable
         commit = Commit(
             workflow_id=state.workflow_id,
             epoch=launch.epoch,
@@ -247,6 +252,7 @@ class RunStepper:
             events=tuple(events),
             tracer=self.tracer,
             state=state.status,
+            lazy=bool(early) and not (effects or self.replies or self.outside.accesses),
         )
         started = launch.started if first == 0 else None
         if started is not None:
@@ -254,12 +260,10 @@ class RunStepper:
                 commit, name=state.name, definition_hash=started.definition.hash, labels=launch.labels
             )
         results, self._results = self._results, []
-        batch = Batch(commit, self.effects, results)
-        self.effects = []
-        self.outbox.put(batch, in_turn=in_turn)
+        self.outbox.put(Batch(commit, effects, results), in_turn=in_turn)
         self.watch.batch_sent()
-        if first:  # before that nothing of the run is durable
-            self.launch_early(batch)
+        if early:
+            self.launch_early(early)
 
     def interrupted(self, now: int, *, stopped: bool = False) -> Decisions:
         """Return the ends of the calls that no process makes any more."""

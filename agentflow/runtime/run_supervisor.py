@@ -134,7 +134,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
                 lambda key: run.recorded is not None and run.recorded.serves_work(key),
             )
         self._launcher = EffectLauncher(run, self._dispatcher, self._children)
-        run.launch_early = self._launcher.launch_early
+        run.take_early, run.launch_early = self._launcher.take_early, self._launcher.launch
         self._stop = RunStop(run, self._dispatcher, self._children, self._rest)
         self._commands = CommandReceiver(run, self._stop, self._watch, self._dispatcher, self._children)
 

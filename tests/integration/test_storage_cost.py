@@ -40,9 +40,9 @@ async def test_a_step_takes_one_commit_of_three_pages_and_500_bytes(
     path, lengths = tmp_path / "runs.db", list[int]()
     commit = SqliteStore._commit
 
-    def counting(store: SqliteStore, group: list[Job], leaving: Callable[[], None]) -> None:
+    def counting(store: SqliteStore, group: list[Job], leaving: Callable[[], None], patient: bool) -> None:
         written = store._written
-        commit(store, group, leaving)
+        commit(store, group, leaving, patient)
         if store._written != written:
             lengths.append(Path(f"{path}-wal").stat().st_size)
 

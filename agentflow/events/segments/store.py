@@ -50,7 +50,7 @@ class SegmentStore:
         self._files = files
         self._index = index
         self.writer = SegmentWriter(files, index)
-        self.sync_share = 0.0
+        self.sync_s = 0.0
 
     @property
     def failure(self) -> LogFailed | None:
@@ -59,9 +59,11 @@ class SegmentStore:
 
     # -- Store
 
-    def write(self, group: list[Job], leaving: Callable[[], None] = lambda: None) -> None:
-        """Implement `Store.write`. Calls part the group: each sees what was submitted before it, already
-        durable."""
+    def write(
+        self, group: list[Job], leaving: Callable[[], None] = lambda: None, *, patient: bool = True
+    ) -> bool:
+        """Implement `Store.write`; no other process has the directory. Calls part the group: each sees what
+        was submitted before it, already durable."""
         start = 0
         for position, job in enumerate(group):
             if job.call is not None:
@@ -70,6 +72,7 @@ class SegmentStore:
                 self._call(job, job.call)
                 start = position + 1
         self._write_batches(group[start:], leaving)
+        return True
 
     @property
     def due(self) -> bool:
@@ -97,7 +100,6 @@ class SegmentStore:
         if (failed := self.writer.refused()) is not None:
             fail(group, failed)
             return
-        began = perf_counter()
         staged: dict[str, _Staged] = {}
         accepted: list[tuple[Append, Line]] = []
         for job in group:
@@ -119,7 +121,7 @@ class SegmentStore:
             self._index.add(self._index.end, line)
             if batch.run is not None:
                 self._index.runs[batch.workflow_id].owner = batch.run.owner or this_process()
-        self.sync_share = (synced - encoded) / (perf_counter() - began)
+        self.sync_s = synced - encoded
 
     def _put_blobs(self, accepted: list[tuple[Append, Line]]) -> None:
         """Store the blobs of a group, durably, before the lines that name them. Raises StoreError."""

@@ -105,6 +105,10 @@ class _Run:
         self.pending_bytes = 0
 
 
+def _is_busy(error: sqlite3.Error) -> bool:
+    return (getattr(error, "sqlite_errorname", None) or "").startswith("SQLITE_BUSY")
+
+
 class SqliteStore:
     """Writes groups to a database that `open_database` has opened."""
 
@@ -132,7 +136,7 @@ class SqliteStore:
         self._begun = self._written = 0  # commits, counted from 1, and the last that wrote something
         self._watched = 0  # the last commit that had written something when the store was last watched
         self.failure: AgentflowError | None = None
-        self.sync_share = 0.0
+        self.sync_s = 0.0
         self._checkpointer = Checkpointer(path, self._stop_for, lambda: self._begun)
         self._integrity = None if is_small(path) else Integrity(path, self._stop_with)
 
@@ -150,20 +154,27 @@ class SqliteStore:
         """Return how often another process was seen to have written; for a job, which the look precedes."""
         return self._foreign
 
-    def write(self, group: list[Job], leaving: Callable[[], None] = lambda: None) -> None:
+    def write(
+        self, group: list[Job], leaving: Callable[[], None] = lambda: None, *, patient: bool = True
+    ) -> bool:
         """Implement `Store.write`."""
+        if self._crowded and not patient:
+            return False
         if self.failure is not None:
             fail(group, self._told(self.failure))
-            return
+            return True
         try:
-            self._commit(group, leaving)
+            self._commit(group, leaving, patient)
             if self._is_lost():  # before anything is acknowledged
                 fail(group, self._told(self.lost))
         except sqlite3.Error as error:
             self._roll_back()
+            if not patient and _is_busy(error):
+                self._crowded = True
+                return False
             if self._is_lost():
                 fail(group, self._told(self.lost))
-                return
+                return True
             failure, effect = failure_of(error, self._path)
             if effect == "final":
                 self.failure = failure
@@ -174,6 +185,7 @@ class SqliteStore:
         except Exception as error:  # the thread must answer for every job, whatever a job holds
             self._roll_back()
             self._write_one_by_one(group, StoreError(f"cannot be stored: {error!r}"))
+        return True
 
     @staticmethod
     def _told(failure: AgentflowError | None) -> LogFailed:
@@ -190,13 +202,12 @@ class SqliteStore:
                 self._stop_with(self.lost)
         return self.lost is not None
 
-    def _commit(self, group: list[Job], leaving: Callable[[], None]) -> None:
-        began = perf_counter()
+    def _commit(self, group: list[Job], leaving: Callable[[], None], patient: bool) -> None:
         self._begun += 1
         before = self._db.total_changes
         if self._crowded:  # it may have the lock for seconds
             leaving()
-        self._begin_writing()
+        self._begin_writing(patient)
         self._forget_if_changed()
         self._blobs.clear()
         for job in group:
@@ -209,13 +220,12 @@ class SqliteStore:
         self._flush()
         written = perf_counter()
         self._db.execute("COMMIT")
-        done = perf_counter()
-        self.sync_share = (done - written) / (done - began)
+        self.sync_s = perf_counter() - written
         if self._db.total_changes != before:
             self._written = self._begun
 
-    def _begin_writing(self) -> None:
-        """Take the write lock, for which another process may have to be waited.
+    def _begin_writing(self, patient: bool = True) -> None:
+        """Take the write lock, for which another process may have to be waited: 2 ms, or longer if `patient`.
 
         SQLite looks for it ever more seldom, up to every 100 ms: beside a process that commits all the time
         it may not get it for 5 s. So it waits for 2 ms and is asked again.
@@ -226,8 +236,7 @@ class SqliteStore:
                 self._db.execute("BEGIN IMMEDIATE")
                 return
             except sqlite3.OperationalError as error:
-                name: str = getattr(error, "sqlite_errorname", None) or ""
-                if not name.startswith("SQLITE_BUSY") or monotonic() > deadline:
+                if not (patient and _is_busy(error)) or monotonic() > deadline:
                     raise
 
     def _write_one_by_one(self, group: list[Job], failure: AgentflowError) -> None:

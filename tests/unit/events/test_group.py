@@ -25,8 +25,8 @@ class Store:
 
     failure = None
 
-    def __init__(self, sync_share: float = 0.0) -> None:
-        self.sync_share = sync_share
+    def __init__(self, sync_s: float = 0.0) -> None:
+        self.sync_s = sync_s
         self.due = False
         self.groups: list[int] = []
         self.told: list[str] = []
@@ -34,7 +34,7 @@ class Store:
         self.go_on = threading.Semaphore(0)
         self.raises: Exception | None = None
 
-    def write(self, group: list[Job], leaving: Callable[[], None]) -> None:
+    def write(self, group: list[Job], leaving: Callable[[], None], *, patient: bool = True) -> bool:
         self.groups.append(len(group))
         if self.raises is not None:
             raise self.raises
@@ -44,6 +44,7 @@ class Store:
         leaving()
         self.syncing.release()
         self.go_on.acquire()
+        return True
 
     def tend(self) -> None:
         self.due = False
@@ -99,7 +100,7 @@ async def test_of_many_jobs_half_are_left_for_the_next_group(store):
 
 
 async def test_a_slow_sync_takes_all_at_once():
-    store = Store(sync_share=0.9)
+    store = Store(sync_s=9.0)
     group = GroupCommit(store)
     tasks = await gathered(group, store, MANY)
     store.go_on.release()

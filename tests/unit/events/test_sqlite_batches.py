@@ -99,6 +99,7 @@ async def test_batches_of_one_run_that_are_committed_together_share_a_row(tmp_pa
     appended = [log.append(batch(offset, 2)) for offset in range(1, 21, 2)]
     appended.append(log.append(batch(30)))  # refused alone
     other = log.append(batch(0, workflow_id="wf_b"))
+    await asyncio.sleep(0)  # they are given to the thread when this pass of the loop ends
     held.set()
     await holding
     await asyncio.gather(*appended[:-1], other)
