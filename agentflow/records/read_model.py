@@ -108,8 +108,11 @@ class ReadModel:
 
         The record of a run that has ended is made once: it depends on its last and its earliest offset alone.
         """
-        row = await self.log.run(workflow_id)
-        key = (row.last_offset, row.earliest_offset)
+        return await self._record_of(await self.log.run(workflow_id))
+
+    async def _record_of(self, row: RunRow) -> RunRecord:
+        """Return the record of a run that the store lists so; reads no more if it was made before."""
+        workflow_id, key = row.workflow_id, (row.last_offset, row.earliest_offset)
         made = self._records.get(workflow_id)
         if made is not None and made[0] == key:
             return made[1]
@@ -340,7 +343,7 @@ class ReadModel:
         damaged, items = set(page.damaged), list[RunRecord]()
         for row in page.items:
             try:
-                items.append(await self.record(row.workflow_id))
+                items.append(await self._record_of(row))
             except LogCorrupt:  # the others can be shown
                 damaged.add(row.workflow_id)
         return Page(items, page.next_cursor, tuple(sorted(damaged)))

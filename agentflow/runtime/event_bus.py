@@ -183,7 +183,7 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             lazy=batch.lazy,
         )
         done = self._append(append)
-        if done.done():
+        if done.done() and batch.workflow_id not in self._last:  # else the earlier one is published first
             self._finish(done, batch, append, sender, began)
         else:
             self._last[batch.workflow_id] = done

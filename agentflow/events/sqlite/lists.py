@@ -16,7 +16,7 @@ from agentflow.events.cursors import encode_cursor
 from agentflow.events.listing import RunQuery, page_of_runs
 from agentflow.events.rows import Page, RunRow
 from agentflow.events.sqlite.checks import damaged
-from agentflow.events.sqlite.run_rows import RUN_COLUMNS, is_damage, run_row
+from agentflow.events.sqlite.run_rows import CREATED_AT, RUN_COLUMNS, WORKFLOW_ID, is_damage, run_row
 
 __all__ = ["RunLists"]
 
@@ -75,7 +75,7 @@ class RunLists:
 def _page(db: sqlite3.Connection, query: RunQuery) -> Page[RunRow]:
     statement, values = _statement(query)
     rows = db.execute(statement, (*values, query.limit + 1)).fetchall()
-    keys = [(row[5], row[0]) for row in rows]
+    keys = [(row[CREATED_AT], row[WORKFLOW_ID]) for row in rows]
     if keys != sorted(set(keys), reverse=query.order == "desc"):
         raise damaged("an index of the list of runs")
     items: list[RunRow] = []
@@ -84,7 +84,7 @@ def _page(db: sqlite3.Connection, query: RunQuery) -> Page[RunRow]:
         try:
             items.append(run_row(row))
         except LogCorrupt:
-            unreadable.add(str(row[0]))
+            unreadable.add(str(row[WORKFLOW_ID]))
     more = len(rows) > query.limit
     cursor = encode_cursor(*keys[query.limit - 1]) if more else None
     return Page(items, cursor, tuple(sorted(unreadable)))
@@ -137,7 +137,7 @@ def _page_without_indexes(db: sqlite3.Connection, query: RunQuery) -> Page[RunRo
             row = db.execute(f"SELECT {RUN_COLUMNS} FROM run WHERE id = ?", (number,)).fetchone()
             if row is None:
                 raise damaged(workflow_id)
-            found[row[0]] = run_row(row)
+            found[row[WORKFLOW_ID]] = run_row(row)
         except (sqlite3.DatabaseError, LogCorrupt) as error:
             if not (isinstance(error, LogCorrupt) or is_damage(error)):
                 raise

@@ -14,11 +14,22 @@ from agentflow.events.rules import no_run
 from agentflow.events.sqlite.checks import RUN_CHECKS, check_run, damaged, row_crc
 from agentflow.events.tombstone import Tombstone
 
-__all__ = ["RUN_COLUMNS", "UNREADABLE", "find_run", "is_damage", "run_row", "tombstone"]
+__all__ = [
+    "CREATED_AT",
+    "RUN_COLUMNS",
+    "RUN_ID",
+    "UNREADABLE",
+    "WORKFLOW_ID",
+    "find_run",
+    "is_damage",
+    "run_row",
+    "tombstone",
+]
 
-RUN_COLUMNS = f"""workflow_id, name, definition_hash, state, labels, created_at, updated_at, last_offset,
-    epoch, owner, parent, earliest_offset, bytes, {RUN_CHECKS}"""
-_ID = 13  # of the columns, the first of RUN_CHECKS
+RUN_COLUMNS = f"{RUN_CHECKS}, last_offset, bytes"
+RUN_ID, WORKFLOW_ID, CREATED_AT = 0, 1, 5
+"""Places of RUN_COLUMNS."""
+_CHECKED = 14  # columns, the first
 
 UNREADABLE = (msgspec.DecodeError, AttributeError, TypeError, UnicodeError)
 """What a row that is not as it was written may lead to before its checksum is looked at."""
@@ -38,7 +49,7 @@ def find_run(db: sqlite3.Connection, workflow_id: str) -> tuple[int, RunRow]:
     row = db.execute(f"SELECT {RUN_COLUMNS} FROM run WHERE workflow_id = ?", (workflow_id,)).fetchone()
     if row is None:
         raise no_run(workflow_id, tombstone(db, workflow_id))
-    return row[_ID], run_row(row)
+    return row[RUN_ID], run_row(row)
 
 
 def tombstone(db: sqlite3.Connection, workflow_id: str) -> Tombstone | None:
@@ -59,21 +70,21 @@ def tombstone(db: sqlite3.Connection, workflow_id: str) -> Tombstone | None:
 def run_row(row: tuple[Any, ...]) -> RunRow:
     """Return the RUN_COLUMNS of a run as a value. Raises LogCorrupt."""
     try:
-        check_run(row[_ID:])
+        check_run(row[:_CHECKED])
         return RunRow(
-            workflow_id=row[0],
-            name=row[1],
-            definition_hash=row[2],
-            state=row[3],
+            workflow_id=row[1],
+            name=row[2],
+            definition_hash=row[3],
+            state=row[7],
             labels=_labels_decoder.decode(row[4]),
             created_at=row[5],
-            updated_at=row[6],
-            last_offset=row[7],
+            updated_at=row[12],
+            last_offset=row[14],
             epoch=row[8],
             owner=None if row[9] is None else _owner_decoder.decode(row[9]),
-            parent=row[10],
-            earliest_offset=row[11],
-            bytes=row[12],
+            parent=row[6],
+            earliest_offset=row[10],
+            bytes=row[15],
         )
     except UNREADABLE as error:
-        raise LogCorrupt(f"the record of {row[0]} is damaged: {error}") from error
+        raise LogCorrupt(f"the record of {row[WORKFLOW_ID]} is damaged: {error}") from error

@@ -30,7 +30,7 @@ __all__ = ["verify_file"]
 _EVENTS = 2_000  # read at a time
 _RUNS = 500
 
-_NEXT_RUNS = f"SELECT id, {RUN_COLUMNS} FROM run NOT INDEXED WHERE id > ? ORDER BY id LIMIT ?"
+_NEXT_RUNS = "SELECT id, workflow_id FROM run NOT INDEXED WHERE id > ? ORDER BY id LIMIT ?"
 # The text of a run's document is kept only if it was registered; its graph is kept always, and checked.
 _MISSING = (
     "SELECT DISTINCT name FROM reference WHERE name LIKE 'sha256:%'"
@@ -110,12 +110,12 @@ class _Check:
         """Check the record of each run and that none of its events is missing from its list."""
         last = 0
         while rows := self._runs_after(last):
-            for number, *row in rows:
+            for number, workflow_id in rows:
                 self.run_count += 1
                 try:
                     self._check_run(number)
                 except AgentflowError as error:
-                    self.damaged[str(row[0])] = str(error)
+                    self.damaged[str(workflow_id)] = str(error)
                 last = number
 
     def _runs_after(self, number: int) -> list[tuple[Any, ...]]:
