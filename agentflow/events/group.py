@@ -164,12 +164,9 @@ class GroupCommit:
             elif self._timer is None:
                 self._timer = loop.call_later(_LAZY_S, self._give)
             return future
-        self._hurried += 1
-        if self._hurried == 1:
-            # Others of this pass may follow, and should share its sync; unless there were none lately.
-            loop.call_soon(self._end_pass)
-            if self._lone:
-                self._give()
+        self._hurry()
+        if self._lone and self._hurried == 1:
+            self._give()
         return future
 
     async def call(self, call: Callable[[], T]) -> T:
@@ -178,7 +175,7 @@ class GroupCommit:
             raise LogClosed
         future: asyncio.Future[T] = self._running_loop().create_future()
         self._gathered.append(Job(future, call=call))
-        self._give()
+        self._hurry()
         return await future
 
     def stop(self) -> None:
@@ -193,6 +190,13 @@ class GroupCommit:
         if not was and self._gathered:
             self._give()
         return not was
+
+    def _hurry(self) -> None:
+        """Have what was gathered written at the end of this pass of the loop, with all that follows in it."""
+        self._hurried += 1
+        if self._hurried == 1:
+            assert self._loop is not None
+            self._loop.call_soon(self._end_pass)
 
     def _end_pass(self) -> None:
         self._lone, self._hurried = self._hurried == 1, 0

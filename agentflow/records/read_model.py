@@ -28,7 +28,7 @@ from agentflow.errors import (
 from agentflow.events.catalogue import SystemStateSaved, WorkflowStarted
 from agentflow.events.decoding import decode_page
 from agentflow.events.endings import final_usage
-from agentflow.events.envelope import Event, decode
+from agentflow.events.envelope import Event, StoredEvent, decode
 from agentflow.events.fork_base import expand_base
 from agentflow.events.ids import iso, micros
 from agentflow.events.log import EventLog, RunRow
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from agentflow.records.timeline import NodeTimeline
     from agentflow.records.trace import TraceClock, WorkflowTrace
 
-__all__ = ["ReadModel", "base_of_fork", "started_of"]
+__all__ = ["ReadModel", "base_of_fork", "started_in", "started_of"]
 
 K = TypeVar("K")
 
@@ -504,8 +504,12 @@ class ReadModel:
 
 async def started_of(log: EventLog, workflow_id: str) -> WorkflowStarted:
     """Return the first event of a run. Raises LogCorrupt if it is another one, and as `read` does."""
-    rows = await log.read(workflow_id, 0, 1)
-    return _started(workflow_id, await decode_page(rows))
+    return await started_in(workflow_id, await log.read(workflow_id, 0, 1))
+
+
+async def started_in(workflow_id: str, page: Sequence[StoredEvent]) -> WorkflowStarted:
+    """Return the first of these events of a run. Raises LogCorrupt if it is another one."""
+    return _started(workflow_id, await decode_page(page[:1]))
 
 
 def _started(workflow_id: str, events: Sequence[Event[Any]]) -> WorkflowStarted:

@@ -7,7 +7,7 @@ each answer would replay its whole log; a cached state is continued with the eve
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from agentflow.aside import compute_aside, free_in_slices
@@ -15,15 +15,16 @@ from agentflow.engine import BaseEvent, Bindings, Graph, IllegalEvent, RunState,
 from agentflow.errors import LogCorrupt
 from agentflow.events.catalogue import SystemStateSaved
 from agentflow.events.decoding import decode_page
-from agentflow.events.envelope import Event, decode, micros
+from agentflow.events.envelope import Event, StoredEvent, decode, micros
 from agentflow.events.fork_base import lines_of
 from agentflow.events.log import EventLog
 from agentflow.events.tracing import RunTracer
 from agentflow.records.read_model import base_of_fork
 
-__all__ = ["LONG_BASE", "Fold", "FoldCache", "base_event", "decode_base", "fold"]
+__all__ = ["LONG_BASE", "PAGE_EVENTS", "Fold", "FoldCache", "base_event", "decode_base", "fold"]
 
-_PAGE_EVENTS = 512
+PAGE_EVENTS = 512
+"""How many events of a log are read and folded at a time."""
 LONG_BASE = 2_000
 """Events with which a fork begins; more are folded in a thread."""
 
@@ -35,14 +36,19 @@ async def fold(
     upto: int | None = None,
     see: Callable[[Any], object] = lambda data: None,
     events: list[Event[Any]] | None = None,
+    page: Sequence[StoredEvent] = (),
 ) -> int:
     """Replay the durable events of `state.workflow_id` that `state` has not seen, up to offset `upto`.
 
-    `see` is called with the data of each; `events` gets them all. Returns the time of the last event (µs).
+    `see` is called with the data of each; `events` gets them all. `page`: those from offset 0 on that were
+    read already. Returns the time of the last event (µs).
     Raises RunNotFound, RunGone, OffsetTrimmed or LogCorrupt.
     """
     offset, ts = state.next_offset, state.last_ts
-    while rows := await log.read(state.workflow_id, offset, _PAGE_EVENTS):
+    if offset:
+        page = ()
+    while rows := page or await log.read(state.workflow_id, offset, PAGE_EVENTS):
+        page = ()
         for event in await decode_page(rows):
             if upto is not None and event.offset > upto:
                 return ts
@@ -98,6 +104,10 @@ class FoldCache:
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[Fold, asyncio.TimerHandle]] = {}
+
+    def __contains__(self, workflow_id: str) -> bool:
+        """Return whether the state of a run is cached."""
+        return workflow_id in self._kept
 
     def keep(self, fold: Fold) -> None:
         """Cache a state; evict the oldest beyond the limits."""

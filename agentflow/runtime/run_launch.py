@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from actors import Ref
     from agentflow import engine
     from agentflow.engine.state import RunState
+    from agentflow.events.envelope import StoredEvent
     from agentflow.runtime.agent_actor import Directory
     from agentflow.runtime.bound import ReplaySource
     from agentflow.runtime.child_runs import ChildLinks
@@ -55,6 +56,7 @@ class RunLaunch:
     what is known of its log before it is read, and what its supervisor leaves behind when it rests. `trial`
     is told which units the supervisor takes up and which of them end. `timeline`: steps of the wall clock.
     `owner`: the owner of the run once it has begun. `replay`: the recorded run that serves its effects.
+    `page`: the first events of its log, which were read before it was claimed.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class RunLaunch:
         owner: Owner | None = None,
         is_child: bool = False,
         replay: ReplaySource | None = None,
+        page: Sequence[StoredEvent] = (),
     ) -> None:
         loop = asyncio.get_running_loop()
         self.workflow_id = workflow_id
@@ -99,6 +102,7 @@ class RunLaunch:
         """True if it works for a step of another run, whose slot it shares."""
         self.child_links: ChildLinks | None = None
         self.replay = replay
+        self._page = page
         self.first_batch_sent = False
         """Whether a supervisor has sent the first events: they may be in the log though it died since."""
         self.kills = 0
@@ -135,6 +139,11 @@ class RunLaunch:
         """Return the cached state once; the caller changes it."""
         fold, self.fold = self.fold, None
         return fold
+
+    def take_page(self) -> Sequence[StoredEvent]:
+        """Return the events that were read already, once."""
+        page, self._page = self._page, ()
+        return page
 
     def set_reply(self, answer: Done | Refusal) -> None:
         """Reply to the command. Until then a restarted supervisor applies it again."""
@@ -188,6 +197,7 @@ class RunTable:
     def __init__(self) -> None:
         self._launches: dict[str, RunLaunch] = {}
         self._supervisors: dict[str, Ref[Any]] = {}
+        self._running = 0
         self.alarms = AlarmIndex()
         """The next deadlines of waiting runs without a supervisor; RunsSupervisor alone changes it."""
         self.launches: Mapping[str, RunLaunch] = MappingProxyType(self._launches)
@@ -197,11 +207,16 @@ class RunTable:
 
     def add(self, launch: RunLaunch) -> None:
         """Add a run that is about to get a supervisor."""
+        self.remove(launch.workflow_id)
         self._launches[launch.workflow_id] = launch
+        self._running += _takes_slot(launch)
 
     def remove(self, workflow_id: str) -> RunLaunch | None:
         """Remove a run whose supervisor has ended for good; return its launch."""
-        return self._launches.pop(workflow_id, None)
+        launch = self._launches.pop(workflow_id, None)
+        if launch is not None:
+            self._running -= _takes_slot(launch)
+        return launch
 
     def set_supervisor(self, workflow_id: str, ref: Ref[Any]) -> None:
         """Record the supervisor that was started for a run."""
@@ -217,4 +232,8 @@ class RunTable:
 
     def count_running(self) -> int:
         """Count the runs that take a slot: not child runs, nor those that begin their log and queue."""
-        return sum(not (launch.queued or launch.is_child) for launch in self._launches.values())
+        return self._running
+
+
+def _takes_slot(launch: RunLaunch) -> bool:
+    return not (launch.queued or launch.is_child)

@@ -32,7 +32,7 @@ from agentflow.errors import (
     StoreError,
     refused,
 )
-from agentflow.events.log import FIRST_EPOCH, EventLog, RunRow
+from agentflow.events.log import FIRST_EPOCH, EventLog, RunRow, StoredEvent
 from agentflow.events.owner import Owner
 from agentflow.records.runs import CONCURRENCY_KEY_LABEL
 from agentflow.runtime.agent_actor import Directory
@@ -52,7 +52,7 @@ from agentflow.runtime.command_messages import (
 )
 from agentflow.runtime.concurrency_keys import ConcurrencyKeys, key_of
 from agentflow.runtime.crash_ledger import QUEUE_LIMIT_S, ROW_ENDS_AFTER_S, RecoveryLedger, Trial
-from agentflow.runtime.log_replay import FoldCache, fold
+from agentflow.runtime.log_replay import PAGE_EVENTS, FoldCache, fold
 from agentflow.runtime.permanent_actor import PermanentActor
 from agentflow.runtime.run_launch import RunLaunch, RunTable, shares_slot
 from agentflow.runtime.run_queue import RunQueue
@@ -65,9 +65,10 @@ __all__ = ["RunRegistry"]
 
 _log = logging.getLogger("agentflow.runtime")
 
-Prepare = Callable[[str, bool], Awaitable[tuple[engine.Graph, Bound]]]
-"""The graph of a stored run and what it is bound to; unbound when nothing of it is to be carried out. Raises
-DefinitionError when its models or functions are not here."""
+Prepare = Callable[[str, bool, Sequence[StoredEvent]], Awaitable[tuple[engine.Graph, Bound]]]
+"""The graph of a stored run and what it is bound to; unbound when nothing of it is to be carried out. The
+events are the first of its log, or none to have them read. Raises DefinitionError when its models or
+functions are not here."""
 
 _REPLY_TIMEOUT_S = 60.0
 _ATTACH = Attach(by="runtime")
@@ -87,7 +88,7 @@ class RunRegistry:
         *,
         prepare: Prepare,
         directory: Callable[[Bound], Directory],
-        is_child: Callable[[str], Awaitable[bool]],
+        is_child: Callable[[RunRow], Awaitable[bool]],
         find_deadlines: Callable[[], Awaitable[None]],
         limit: int,
         queue: int,
@@ -446,7 +447,7 @@ class RunRegistry:
             key = None
         with self._tasks.cancellable():
             launch = await self._start_run(
-                workflow_id, command, pauses_unbound=pauses_unbound, has_slot=has_slot, held_by=key
+                row, command, pauses_unbound=pauses_unbound, has_slot=has_slot, held_by=key
             )
         answer = await self._wait_for_reply(launch)
         if key is not None:
@@ -469,7 +470,7 @@ class RunRegistry:
 
     async def _start_run(
         self,
-        workflow_id: str,
+        row: RunRow,
         command: Command,
         *,
         pauses_unbound: bool,
@@ -478,16 +479,18 @@ class RunRegistry:
     ) -> RunLaunch:
         """Start a supervisor that applies the command, and goes on if a slot is free. `held_by`: the
         concurrency key that another run holds."""
+        workflow_id = row.workflow_id
         idle = isinstance(command, Cancel | Pause)  # models and functions need not be here
+        page = await self._log.read(workflow_id, 0, 1 if workflow_id in self._folds else PAGE_EVENTS)
         try:
-            plan, bound = await self._prepare(workflow_id, not idle)
+            plan, bound = await self._prepare(workflow_id, not idle, page)
         except DefinitionError as error:
             if not pauses_unbound:
                 raise
             message = error.diagnostics[0].message
             command, idle = Pause(by="runtime", cause="definition_unavailable", reason=message), True
-            plan, bound = await self._prepare(workflow_id, False)
-        is_child = await self._is_child(workflow_id)
+            plan, bound = await self._prepare(workflow_id, False, page)
+        is_child = await self._is_child(row)
         try:
             epoch = await self._log.claim(workflow_id, self._owner)
             self._check_open()
@@ -519,6 +522,7 @@ class RunRegistry:
             timeline=self._timelines.pop(workflow_id, None),
             is_child=is_child,
             replay=bound.replay,
+            page=page,
         )
         self._register(launch)
         self._queue.release_reservation(workflow_id)
@@ -540,7 +544,7 @@ class RunRegistry:
         """Reply to a repeated command after the end of its run as before it."""
         if isinstance(command, Cancel | Attach):
             return None
-        plan, _ = await self._prepare(workflow_id, False)
+        plan, _ = await self._prepare(workflow_id, False, ())
         state = RunState(workflow_id, plan, engine.Bindings())
         try:
             await fold(self._log, state)

@@ -193,7 +193,8 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         await self._bus.ask(Barrier(workflow_id=state.workflow_id), timeout=60)
         try:
             see = run.following(launch.timeline.following(state, run.tracer.take))
-            await fold(self._log, state, see=see if run.recorded is None else run.recorded.following(see))
+            see = see if run.recorded is None else run.recorded.following(see)
+            await fold(self._log, state, see=see, page=launch.take_page())
         except RunNotFound as error:
             launch.reject(error)
             raise

@@ -33,7 +33,7 @@ from agentflow.errors import (
 )
 from agentflow.events.catalogue import WorkflowStarted
 from agentflow.events.deltas import DeltaHub
-from agentflow.events.envelope import Ids
+from agentflow.events.envelope import Ids, StoredEvent
 from agentflow.events.forked import ForkGuard
 from agentflow.events.hub import Hub
 from agentflow.events.log import EventLog
@@ -42,6 +42,7 @@ from agentflow.executors.callables import Callables
 from agentflow.forked_child import end_forked_child, is_on_inherited_loop
 from agentflow.models import ModelProvider, Models
 from agentflow.records.answers import ToolView
+from agentflow.records.read_model import started_in
 from agentflow.runtime.child_runs import ChildRunCommands
 from agentflow.runtime.clock import Clock, SystemClock
 from agentflow.tools import Service, ToolRegistry
@@ -429,15 +430,22 @@ class Runtime(ChildRunCommands):
     # -- going on -------------------------------------------------------------------------------
 
     async def _prepare(
-        self, workflow_id: str, bound: bool, *, trusted: bool = True, served: bool = False
+        self,
+        workflow_id: str,
+        bound: bool,
+        page: Sequence[StoredEvent] = (),
+        *,
+        trusted: bool = True,
+        served: bool = False,
     ) -> tuple[Graph, Bound]:
-        """Return a stored run's graph, and what it was bound to when it began. Its services are loaded with
+        """Return a stored run's graph, and what it was bound to when it began; `page` holds the first events
+        of its log, if they were read already. Its services are loaded with
         the lower trust of the run, which its first event keeps, and of the caller. `served`: nothing is
         loaded, because all of it is served from a record; so is a replay with `Always`."""
         from agentflow.runtime.binding import bind
         from agentflow.runtime.bound import Bound, Pins
 
-        begin = await self._begin(workflow_id)
+        begin = await started_in(workflow_id, page) if page else await self._begin(workflow_id)
         workflow = await self._graph(begin.ir_hash)
         plan = self._plan(workflow, begin.ir_hash)
         if not bound:

@@ -76,13 +76,22 @@ async def ended(group: GroupCommit, store: Store) -> None:
     await asyncio.to_thread(group.stop)
 
 
+def given(group: GroupCommit) -> list[list[Job]]:
+    """What waits in the queue of the thread."""
+    found = [group._queue.get_nowait() for _ in range(group._queue.qsize())]
+    for jobs in found:
+        group._queue.put(jobs)
+    return [jobs for jobs in found if jobs is not None]
+
+
 async def gathered(group: GroupCommit, store: Store, count: int) -> list[asyncio.Task[int]]:
     """`count` jobs that wait together behind one that is being written."""
     first = calls(group, 1)
     await reached(store)
     tasks = first + calls(group, count)
     await asyncio.sleep(0)  # each task runs up to its wait
-    assert group._queue.qsize() == count
+    await asyncio.sleep(0)  # what one pass of the loop gives is given together
+    assert [len(jobs) for jobs in given(group)] == [count]
     return tasks
 
 
