@@ -23,7 +23,16 @@ from agentflow.events.sealing import UnsealedBatch, store
 from agentflow.events.tracing import RunTracer
 from agentflow.runtime.messages import HANDLER_LIMIT_S, Message
 
-__all__ = ["Barrier", "Commit", "CommitFailed", "Committed", "EventBus", "Observer", "Republish"]
+__all__ = [
+    "Barrier",
+    "Commit",
+    "CommitFailed",
+    "Committed",
+    "EventBus",
+    "Observer",
+    "Receipt",
+    "Republish",
+]
 
 
 class Commit(Message, frozen=True, kw_only=True):
@@ -43,6 +52,18 @@ class Commit(Message, frozen=True, kw_only=True):
     definition_hash: str | None = None
     name: str | None = None
     labels: dict[str, str] | None = None
+    receipt: Receipt | None = None
+
+
+class Receipt:
+    """Where the bus notes that a batch is durable while its sender waits in `tell_now`, which spares both a
+    message. Once the sender has gone on (`open` is false) it is told Committed."""
+
+    __slots__ = ("committed", "open")
+
+    def __init__(self) -> None:
+        self.open = False
+        self.committed: Committed | None = None
 
 
 class Barrier(Message, frozen=True, kw_only=True):
@@ -256,7 +277,12 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         if error is None:
             self._hub.publish(batch.workflow_id, stored)
             if sender is not None:
-                sender.tell(Committed(offset=batch.expected + len(stored) - 1))
+                committed = Committed(offset=batch.expected + len(stored) - 1)
+                receipt = batch.receipt
+                if receipt is not None and receipt.open:
+                    receipt.committed = committed
+                else:
+                    sender.tell(committed)
             if self._observer is not None:
                 self._observer(batch.workflow_id, batch.ts, batch.events, time.perf_counter() - began)
         elif sender is not None:

@@ -158,8 +158,9 @@ class RunStepper:
     ) -> None:
         """Apply the result of a call, and append it with what follows from it as one batch."""
         outside = self.outside
+        launch = self.launch
         if usage is UNSET and not (
-            self.recorded or outside.found or outside.keeps_results or self.launch.queued
+            self.recorded or outside.found or outside.keeps_results or launch.queued or launch.trial
         ):
             now, first = self.now(), self.state.next_offset
             events = None
@@ -247,6 +248,7 @@ class RunStepper:
             events=tuple(events),
             tracer=self.tracer,
             state=state.status,
+            receipt=self.outbox.receipt if in_turn else None,
         )
         started = launch.started if first == 0 else None
         if started is not None:
@@ -256,7 +258,10 @@ class RunStepper:
         results, self._results = self._results, []
         batch = Batch(commit, self.effects, results)
         self.effects = []
-        self.outbox.put(batch, in_turn=in_turn)
+        if in_turn:
+            self.outbox.put_in_turn(batch)
+        else:
+            self.outbox.put(batch)
         self.watch.batch_sent()
         if first:  # before that nothing of the run is durable
             self.launch_early(batch)

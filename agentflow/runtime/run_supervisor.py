@@ -438,9 +438,13 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     @on(ToolCallSuccess)
     def tool_answered(self, message: ToolCallSuccess) -> None:
         self._dispatcher.call_ended(message.call_id)
-        self._run.complete_call(message.call_id, message.output, message.duration_ms, message.usage)
-        if self._run.suspending is not None or self._state.cancel_requested is not None:
+        run = self._run
+        run.complete_call(message.call_id, message.output, message.duration_ms, message.usage)
+        if run.suspending is not None or self._state.cancel_requested is not None:
             self._stop.call_ended()
+        committed = run.outbox.take_receipt()
+        if committed is not None:
+            self.committed(committed)
 
     @on(ToolCallFailure)
     def tool_failed(self, message: ToolCallFailure) -> None:

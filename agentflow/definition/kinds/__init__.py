@@ -224,6 +224,12 @@ def kind_of(node: NodeBase) -> Kind:
     return KINDS[node.__struct_config__.tag]  # type: ignore[index]
 
 
+def has_handlers(workflow: graph.Workflow) -> bool:
+    """Return whether nodes of a graph are handlers, or workflows that exchange messages with it."""
+    nodes = workflow.nodes
+    return any(kind_of(node).is_handled or getattr(node, "exchange", None) is not None for node in nodes)
+
+
 def agent_of(node: NodeBase) -> AgentSpec | None:
     """Return the agent that works in a node, of those kinds that have one."""
     return kind_of(node).binds(node).agent
