@@ -129,6 +129,7 @@ class Node:
         "max_parallel",
         "name",
         "on_error",
+        "only_queues",
         "out",
         "plain_call",
         "previous_agent",
@@ -179,6 +180,8 @@ class Node:
         self.cache_key: Template | None = None if key is None else text_template(key)
         self.has_gate = self.asks or self.for_each is not None or self.guard is not None
         self.iterates = self.for_each is not None or self.kind.iterates
+        self.only_queues = self.kind.takes_slot and not (self.asks or self.iterates)
+        """True if an activation that may start has nothing to do but wait for a slot."""
         self.on_error = None if spec.on_error == "fail" else spec.on_error
         self.writes: GlobalWrites | None = compile_writes(spec)
         self.program: Any = self.kind.compile(self)

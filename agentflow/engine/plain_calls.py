@@ -50,9 +50,9 @@ def complete_plain_call(
         return None
     events: list[ev.RunEvent] = []
     _end(state, activation, record, output, duration_ms, now, events)
-    ready = state.ready.nodes
+    ready = state.ready
     while (
-        ready
+        (ready.alone or ready.nodes)
         and state.running < state.max_parallel
         and not (state.arrived or state.changed or state.settled or state.root.stopped)
         and _begin(state, now, events, effects)
@@ -69,7 +69,7 @@ def has_more(state: RunState) -> bool:
         or state.changed
         or state.settled
         or state.root.stopped
-        or (state.ready.nodes and state.running < state.max_parallel)
+        or (state.running < state.max_parallel and state.ready)
     )
 
 

@@ -260,7 +260,11 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         sender: Ref[Any] | None,
         began: float,
     ) -> None:
-        error, asked = done.exception(), self._asked.get(batch.workflow_id)
+        error = done.exception()
+        if error is None and not self._asked:
+            self._settle(done, batch, append, sender, began)
+            return
+        asked = self._asked.get(batch.workflow_id)
         if asked is not None and asked is not done:  # of an earlier batch, whose answer comes first
             asked.add_done_callback(lambda _: self._finish(done, batch, append, sender, began))
             return
@@ -271,22 +275,38 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             self._last[batch.workflow_id] = self._asked[batch.workflow_id] = asking
             asking.add_done_callback(lambda f: self._finish(f, batch, append, sender, began))
             return
-        if self._last.get(batch.workflow_id) is done:
-            del self._last[batch.workflow_id]
-        stored = append.events
         if error is None:
-            self._hub.publish(batch.workflow_id, stored)
-            if sender is not None:
-                committed = Committed(offset=batch.expected + len(stored) - 1)
-                receipt = batch.receipt
-                if receipt is not None and receipt.open:
-                    receipt.committed = committed
-                else:
-                    sender.tell(committed)
-            if self._observer is not None:
-                self._observer(batch.workflow_id, batch.ts, batch.events, time.perf_counter() - began)
-        elif sender is not None:
+            self._settle(done, batch, append, sender, began)
+            return
+        self._forget(done, batch)
+        if sender is not None:
             kind = error.code if isinstance(error, StoreError) else "storage_unavailable"
             transient = isinstance(error, StorageUnavailable)
             refused = CommitFailed(expected=batch.expected, error=str(error), kind=kind, transient=transient)
             sender.tell(refused)
+
+    def _settle(
+        self,
+        done: asyncio.Future[None],
+        batch: Commit,
+        append: Append,
+        sender: Ref[Any] | None,
+        began: float,
+    ) -> None:
+        """Publish a batch that is durable, then acknowledge it."""
+        self._forget(done, batch)
+        workflow_id, stored = batch.workflow_id, append.events
+        self._hub.publish(workflow_id, stored)
+        if sender is not None:
+            committed = Committed(offset=batch.expected + len(stored) - 1)
+            receipt = batch.receipt
+            if receipt is not None and receipt.open:
+                receipt.committed = committed
+            else:
+                sender.tell(committed)
+        if self._observer is not None:
+            self._observer(workflow_id, batch.ts, batch.events, time.perf_counter() - began)
+
+    def _forget(self, done: asyncio.Future[None], batch: Commit) -> None:
+        if self._last and self._last.get(batch.workflow_id) is done:
+            del self._last[batch.workflow_id]

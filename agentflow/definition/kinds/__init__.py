@@ -79,7 +79,7 @@ from agentflow.definition.policy import RetryPolicy
 if TYPE_CHECKING:
     from agentflow.definition.node_report import NodeReport
 
-__all__ = ["KINDS", "Kind", "Ports", "agent_of", "kind_of", "targets_of", "union_of"]
+__all__ = ["KINDS", "Kind", "Ports", "agent_of", "has_handlers", "kind_of", "targets_of", "union_of"]
 
 Ports = tuple[tuple[str, str], ...]
 
