@@ -117,6 +117,11 @@ class RunStepper:
         self.replies: deque[tuple[int, Settle]] = deque()
         self._results: list[KeepResult] = []
 
+    def take_apart(self) -> None:
+        """Let go of what knows this stepper; called when its supervisor has stopped."""
+        self.after_advance = self.recorded = self.validation = None
+        del self.launch_early, self.edges, self.watch, self.outside
+
     def validate_trace(self, begin: ev.WorkflowStarted) -> None:
         """Check the trace of the run at its end if its options say so; called with its first event."""
         if is_validated(begin):
