@@ -192,28 +192,17 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
                 owner=self._owner,
             )
         began = 0.0 if self._observer is None else time.perf_counter()
-        append = Append(
-            workflow_id=batch.workflow_id,
-            epoch=batch.epoch,
-            expected=batch.expected,
-            events=stored,
-            state=batch.state,
-            run=meta,
-        )
-        done = self._append(append)
+        append = Append(batch.workflow_id, batch.epoch, batch.expected, stored, batch.state, meta)
+        try:
+            done = self._log.append(append)
+        except Exception as error:
+            done = asyncio.get_running_loop().create_future()
+            done.set_exception(StoreError(f"the store cannot take this: {error}"))
         if done.done():
             self._finish(done, batch, append, sender, began)
         else:
             self._last[batch.workflow_id] = done
             done.add_done_callback(lambda f: self._finish(f, batch, append, sender, began))
-
-    def _append(self, batch: Append) -> asyncio.Future[None]:
-        try:
-            return self._log.append(batch)
-        except Exception as error:
-            refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            refused.set_exception(StoreError(f"the store cannot take this: {error}"))
-            return refused
 
     async def _ask_log(self, batch: Append) -> None:
         """Return once the log is known to hold a batch.

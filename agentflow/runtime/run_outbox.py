@@ -85,6 +85,9 @@ class RunOutbox:
 
     def durable(self, offset: int) -> list[Batch]:
         """Remove and return the batches that end at or before `offset`."""
+        if self.count == 1 and self._batches[0].last == offset:
+            self.count = 0
+            return [self._batches.popleft()]
         done: list[Batch] = []
         while self._batches and self._batches[0].last <= offset:
             done.append(self._batches.popleft())
