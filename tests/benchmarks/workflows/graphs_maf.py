@@ -1,7 +1,7 @@
 """Microsoft Agent Framework: function executors; one instance is one run at a time, so each has its own.
 
-In memory without checkpoints, but with `(history kept)` one in memory for each superstep. Durable runs write a
-file for each superstep (FileCheckpointStorage), without fsync.
+In memory without checkpoints, but with `(history kept)` one for each superstep. Durable runs write a file
+for each superstep (FileCheckpointStorage), without fsync.
 """
 
 from __future__ import annotations

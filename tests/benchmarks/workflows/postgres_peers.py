@@ -1,4 +1,4 @@
-"""DBOS on SQLite and on PostgreSQL, Absurd on PostgreSQL: a step's result is committed before the next begins.
+"""DBOS on SQLite and PostgreSQL, Absurd on PostgreSQL: a step is committed before the next one begins.
 
 Workflows run in the process of the caller. PostgreSQL runs beside it, from a package, with its own defaults
 (fsync and synchronous_commit on), on a Unix socket in a temporary folder; each window has a new database. Its
