@@ -116,7 +116,7 @@ async def commits(folder: Path, effect: str) -> None:
 
 
 def read_wal(path: Path) -> tuple[int, int]:
-    """Return how many frames the WAL holds, and how many end a commit (they name the size of the database)."""
+    """Return how many frames the WAL holds, and how many end a commit by a database size."""
     data = Path(f"{path}-wal").read_bytes()
     page: int = struct.unpack_from(">I", data, 8)[0]
     salts, frames, committed = data[16:24], 0, 0
