@@ -121,6 +121,11 @@ class RunLaunch:
         return bool(self.first_events) and not self.accepted.done()
 
     @property
+    def takes_slot(self) -> bool:
+        """True unless it is a child run, which shares its parent's slot, or begins its log and queues."""
+        return not (self.queued or self.is_child)
+
+    @property
     def is_leaving(self) -> bool:
         """True if the supervisor is about to end, so that a new one must start for the next command."""
         return self.rested.done() or self.queued
@@ -194,14 +199,21 @@ class RunTable:
         """The launch of each run that has, or is about to get, a supervisor; read-only."""
         self.supervisors: Mapping[str, Ref[Any]] = MappingProxyType(self._supervisors)
         """The supervisor of each run that has one; read-only."""
+        self.running = 0
+        """How many runs take a slot; counted, because each start and end of a run asks."""
 
     def add(self, launch: RunLaunch) -> None:
         """Add a run that is about to get a supervisor."""
+        earlier = self._launches.get(launch.workflow_id)
         self._launches[launch.workflow_id] = launch
+        self.running += launch.takes_slot - (earlier is not None and earlier.takes_slot)
 
     def remove(self, workflow_id: str) -> RunLaunch | None:
         """Remove a run whose supervisor has ended for good; return its launch."""
-        return self._launches.pop(workflow_id, None)
+        launch = self._launches.pop(workflow_id, None)
+        if launch is not None:
+            self.running -= launch.takes_slot
+        return launch
 
     def set_supervisor(self, workflow_id: str, ref: Ref[Any]) -> None:
         """Record the supervisor that was started for a run."""
@@ -214,7 +226,3 @@ class RunTable:
     def remove_all_supervisors(self) -> None:
         """Record that all supervisors ended with the RunsSupervisor that held them."""
         self._supervisors.clear()
-
-    def count_running(self) -> int:
-        """Count the runs that take a slot: not child runs, nor those that begin their log and queue."""
-        return sum(not (launch.queued or launch.is_child) for launch in self._launches.values())
