@@ -136,6 +136,9 @@ def read_trace(folder: Path) -> int | None:
 # -- memory
 
 
+AT_ONCE = 50
+
+
 def memory() -> int:
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -155,11 +158,11 @@ WAITING = load_value(
 
 async def measure_memory(folder: Path) -> None:
     """Growth of the process by runs whose function is at work, and by runs that wait for a person."""
-    warm, count, arrived = 1_000, 4_000, 0
+    warm, count, arrived, awaited = 1_000, 2_000, 0, 0
     go_on = asyncio.Event()
     there = asyncio.Condition()
 
-    @function(side_effect="none")
+    @function(side_effect="none", timeout=3_600)
     async def stay(x: int) -> dict[str, int]:
         nonlocal arrived
         async with there:
@@ -168,21 +171,29 @@ async def measure_memory(folder: Path) -> None:
         await go_on.wait()
         return {"x": x}
 
+    async def all_there() -> None:
+        async with there:
+            await there.wait_for(lambda: arrived == awaited)
+
     services = [Service.of("bench", stay, max_concurrency=warm + count)]
     store = f"sqlite:{folder / 'active.db'}"
     async with Runtime(store, services=services, max_concurrent_runs=warm + count) as runtime:
         definition = runtime.load(chain(1, "stay"))
 
         async def begin(number: int) -> list[Any]:
-            handles = await asyncio.gather(*(runtime.submit(definition, {"x": 1}) for _ in range(number)))
-            async with there:
-                await there.wait_for(lambda: arrived == total)
+            """A few at a time: what many beginnings at once need for a moment is no run's memory."""
+            nonlocal awaited
+            handles: list[Any] = []
+            for _ in range(number // AT_ONCE):
+                awaited += AT_ONCE
+                handles += await asyncio.gather(
+                    *(runtime.submit(definition, {"x": 1}) for _ in range(AT_ONCE))
+                )
+                await all_there()
             return handles
 
-        total = warm
         handles = await begin(warm)
         before = memory()
-        total += count
         handles += await begin(count)
         say("active run", (memory() - before) / count / 1024, "KiB")
         go_on.set()
@@ -193,8 +204,8 @@ async def measure_memory(folder: Path) -> None:
     async with Runtime(f"sqlite:{folder / 'waiting.db'}") as runtime:
 
         async def rest(number: int) -> None:
-            for _ in range(number // 50):
-                handles = await asyncio.gather(*(runtime.submit(WAITING, {}) for _ in range(50)))
+            for _ in range(number // AT_ONCE):
+                handles = await asyncio.gather(*(runtime.submit(WAITING, {}) for _ in range(AT_ONCE)))
                 for handle in handles:
                     assert (await handle.result()).state == "waiting"
 
@@ -242,7 +253,7 @@ CROWD = 1_000
 async def crowd_runtime(folder: Path, arrived: asyncio.Event, go_on: asyncio.Event) -> Any:
     waiting = 0
 
-    @function(side_effect="read")
+    @function(side_effect="read", timeout=3_600)
     async def stay(x: int) -> dict[str, int]:
         nonlocal waiting
         waiting += 1
