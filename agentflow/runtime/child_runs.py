@@ -292,12 +292,11 @@ class ChildRunCommands(SubmitCommand):
     async def _send_on(self, workflow_id: str, command: Command) -> None:
         await self._deliver(workflow_id, command)
 
-    async def _is_child(self, workflow_id: str) -> bool:
+    async def _is_child(self, row: RunRow) -> bool:
         """Return whether a run works for a step of another one, whose slot it shares."""
-        row = await self.log.run(workflow_id)
         if row.parent is not None or _CALLED_BY not in row.labels:
             return row.parent is not None
-        return shares_slot(await self._begin(workflow_id))
+        return shares_slot(await self._begin(row.workflow_id))
 
     # -- starting -------------------------------------------------------------------------------
 

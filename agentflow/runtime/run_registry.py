@@ -87,7 +87,7 @@ class RunRegistry:
         *,
         prepare: Prepare,
         directory: Callable[[Bound], Directory],
-        is_child: Callable[[str], Awaitable[bool]],
+        is_child: Callable[[RunRow], Awaitable[bool]],
         find_deadlines: Callable[[], Awaitable[None]],
         limit: int,
         queue: int,
@@ -446,7 +446,7 @@ class RunRegistry:
             key = None
         with self._tasks.cancellable():
             launch = await self._start_run(
-                workflow_id, command, pauses_unbound=pauses_unbound, has_slot=has_slot, held_by=key
+                row, command, pauses_unbound=pauses_unbound, has_slot=has_slot, held_by=key
             )
         answer = await self._wait_for_reply(launch)
         if key is not None:
@@ -469,7 +469,7 @@ class RunRegistry:
 
     async def _start_run(
         self,
-        workflow_id: str,
+        row: RunRow,
         command: Command,
         *,
         pauses_unbound: bool,
@@ -478,6 +478,7 @@ class RunRegistry:
     ) -> RunLaunch:
         """Start a supervisor that applies the command, and goes on if a slot is free. `held_by`: the
         concurrency key that another run holds."""
+        workflow_id = row.workflow_id
         idle = isinstance(command, Cancel | Pause)  # models and functions need not be here
         try:
             plan, bound = await self._prepare(workflow_id, not idle)
@@ -487,7 +488,7 @@ class RunRegistry:
             message = error.diagnostics[0].message
             command, idle = Pause(by="runtime", cause="definition_unavailable", reason=message), True
             plan, bound = await self._prepare(workflow_id, False)
-        is_child = await self._is_child(workflow_id)
+        is_child = await self._is_child(row)
         try:
             epoch = await self._log.claim(workflow_id, self._owner)
             self._check_open()
