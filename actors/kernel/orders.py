@@ -88,7 +88,7 @@ def _refuse_waiters(cell: Cell) -> None:
     extras = cell.extras
     if extras is not None:
         while extras.waiters:
-            waiter = extras.waiters.popleft()
+            waiter = extras.waiters.pop(0)
             if not waiter.done():
                 waiter.set_exception(ActorStopped(f"{cell.path} has stopped"))
 

@@ -103,7 +103,7 @@ class Mail:
     )
 
     def __init__(self) -> None:
-        self.inbox: deque[Activation] = deque()
+        self.inbox: list[Activation] = []
         """Activations whose turn it is at their node; they wait for one of MAX_HANDLERS."""
         self.open: dict[str, Activation] = {}
         """Activations whose handler is at work, by key."""
@@ -168,7 +168,7 @@ class Mail:
     def begin(self, activation: Activation) -> None:
         """Take an activation whose handler begins out of the inbox."""
         if self.inbox and self.inbox[0] is activation:
-            self.inbox.popleft()
+            del self.inbox[0]
         elif activation in self.inbox:
             self.inbox.remove(activation)
 

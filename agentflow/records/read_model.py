@@ -11,6 +11,7 @@ import builtins
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -86,6 +87,7 @@ class ReadModel:
         self._records: dict[str, tuple[tuple[int, int], RunRecord]] = {}
         self._recorded_events = 0
         self._graphs: dict[str, Workflow] = {}
+        self._graph_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @property
     def log(self) -> EventLog:
@@ -492,12 +494,16 @@ class ReadModel:
         return [decode(line) for line in body.split(b"\n") if line]
 
     async def _graph(self, ir_hash: str) -> Workflow:
-        graph = self._graphs.pop(ir_hash, None)
-        if graph is None:
-            body = await self.log.get_definition(ir_hash)
-            if body is None:
-                raise LogCorrupt(f"the graph {ir_hash} is not in the store")
-            graph = decode_ir(body)
+        if ir_hash not in self._graphs:
+            # A thousand runs of one definition that are taken up together read and decode it once.
+            lock = self._graph_locks.setdefault(ir_hash, asyncio.Lock())
+            async with lock:
+                if ir_hash not in self._graphs:
+                    body = await self.log.get_definition(ir_hash)
+                    if body is None:
+                        raise LogCorrupt(f"the graph {ir_hash} is not in the store")
+                    _keep(self._graphs, ir_hash, decode_ir(body))
+        graph = self._graphs.pop(ir_hash)
         _keep(self._graphs, ir_hash, graph)
         return graph
 

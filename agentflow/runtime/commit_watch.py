@@ -7,7 +7,6 @@ takes nothing for now is asked again. Used by one RunSupervisor alone.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -52,7 +51,7 @@ class CommitWatch:
         self._committed = committed
         self._timer_set = False
         self._stalled = False  # whether the log has to tell of a store that took nothing
-        self._waiting: deque[tuple[int, Command, Settle]] = deque()
+        self._waiting: list[tuple[int, Command, Settle]] = []
 
     # -- an acknowledgement that does not come ----------------------------------------------------
 
@@ -150,13 +149,13 @@ class CommitWatch:
             code=StorageUnavailable.code, message="the store takes nothing now; nothing changed"
         )
         while self._waiting and self._waiting[0][0] <= self._run.monotonic():
-            self._waiting.popleft()[2](refusal)
+            self._waiting.pop(0)[2](refusal)
 
     def recovered(self, apply: Callable[[Command, Settle], None]) -> None:
         """Send what waited for the store, and apply the commands that did."""
         self._run.outbox.recovered()
         while self._waiting:
-            _, command, settle = self._waiting.popleft()
+            _, command, settle = self._waiting.pop(0)
             apply(command, settle)
 
     def record_stall(self) -> None:

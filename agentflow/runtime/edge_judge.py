@@ -6,7 +6,6 @@ predicates read a shared state that others have written since.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,7 +53,7 @@ class EdgeJudge:
         self._code = code or NO_CALLABLES
         self._open: dict[int, _Question] = {}
         self._asked = 0
-        self._reports: deque[tuple[ChildReport, Callable[[ChildReport], None]]] = deque()
+        self._reports: list[tuple[ChildReport, Callable[[ChildReport], None]]] = []
 
     def ask(self, node: Node, messages: Sequence[Outgoing], then: Then) -> None:
         """Evaluate the code on the edges of a node, then call `then` with the version of the shared state
@@ -109,7 +108,7 @@ class EdgeJudge:
                     self._ask_about(report, activation.node, requests, then)
                     return
                 report = msgspec.structs.replace(report, asked=requests)
-            self._reports.popleft()
+            del self._reports[0]
             then(report)
 
     def _ask_about(
@@ -122,7 +121,7 @@ class EdgeJudge:
         def judged(_: int, found: tuple[Outgoing, ...]) -> None:
             count = len(report.outputs)
             asked: Any = dict(zip(requests, found[count:], strict=True))
-            self._reports.popleft()
+            del self._reports[0]
             then(msgspec.structs.replace(report, outputs=found[:count], asked=asked))
             self._next_report()
 

@@ -7,7 +7,6 @@ alone.
 
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +39,7 @@ class OutsideLookups:
         self._run = run
         self._store = SharedStore(log) if store is None else store
         self._results = ResultCache(log, run.clock)
-        self.accesses: deque[tuple[int, engine.StoreAccess]] = deque()  # made once the offset is durable
+        self.accesses: list[tuple[int, engine.StoreAccess]] = []  # made once the offset is durable
         self._judged: list[str] = []
         self._probes: StepProbes | None = None
         self.found: dict[str, Any] = {}
@@ -142,7 +141,7 @@ class OutsideLookups:
         """Make the accesses of decisions that are durable up to `offset`."""
         run = self._run
         while self.accesses and self.accesses[0][0] <= offset:
-            _, access = self.accesses.popleft()
+            _, access = self.accesses.pop(0)
             key = access.answer_key
             if run.recorded is not None and run.recorded.serves_access(access):
                 continue

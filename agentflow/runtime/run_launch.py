@@ -125,6 +125,11 @@ class RunLaunch:
         return bool(self.first_events) and not self.accepted.done()
 
     @property
+    def takes_slot(self) -> bool:
+        """True unless it is a child run, which shares its parent's slot, or begins its log and queues."""
+        return not (self.queued or self.is_child)
+
+    @property
     def is_leaving(self) -> bool:
         """True if the supervisor is about to end, so that a new one must start for the next command."""
         return self.rested.done() or self.queued
@@ -197,25 +202,26 @@ class RunTable:
     def __init__(self) -> None:
         self._launches: dict[str, RunLaunch] = {}
         self._supervisors: dict[str, Ref[Any]] = {}
-        self._running = 0
         self.alarms = AlarmIndex()
         """The next deadlines of waiting runs without a supervisor; RunsSupervisor alone changes it."""
         self.launches: Mapping[str, RunLaunch] = MappingProxyType(self._launches)
         """The launch of each run that has, or is about to get, a supervisor; read-only."""
         self.supervisors: Mapping[str, Ref[Any]] = MappingProxyType(self._supervisors)
         """The supervisor of each run that has one; read-only."""
+        self.running = 0
+        """How many runs take a slot; counted, because each start and end of a run asks."""
 
     def add(self, launch: RunLaunch) -> None:
         """Add a run that is about to get a supervisor."""
-        self.remove(launch.workflow_id)
+        earlier = self._launches.get(launch.workflow_id)
         self._launches[launch.workflow_id] = launch
-        self._running += _takes_slot(launch)
+        self.running += launch.takes_slot - (earlier is not None and earlier.takes_slot)
 
     def remove(self, workflow_id: str) -> RunLaunch | None:
         """Remove a run whose supervisor has ended for good; return its launch."""
         launch = self._launches.pop(workflow_id, None)
         if launch is not None:
-            self._running -= _takes_slot(launch)
+            self.running -= launch.takes_slot
         return launch
 
     def set_supervisor(self, workflow_id: str, ref: Ref[Any]) -> None:
@@ -229,11 +235,3 @@ class RunTable:
     def remove_all_supervisors(self) -> None:
         """Record that all supervisors ended with the RunsSupervisor that held them."""
         self._supervisors.clear()
-
-    def count_running(self) -> int:
-        """Count the runs that take a slot: not child runs, nor those that begin their log and queue."""
-        return self._running
-
-
-def _takes_slot(launch: RunLaunch) -> bool:
-    return not (launch.queued or launch.is_child)

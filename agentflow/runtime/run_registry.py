@@ -107,7 +107,7 @@ class RunRegistry:
         self._table = RunTable()
         self.launches = self._table.launches
         self.live = self._table.supervisors
-        self._queue = RunQueue(limit, queue, self._table.count_running)
+        self._queue = RunQueue(limit, queue, lambda: self._table.running)
         self._tasks = BackgroundTasks()
         self._keys = ConcurrencyKeys(
             log, self._queue, self._tasks, cancel=self._cancel_for_key, start=self._start_queued

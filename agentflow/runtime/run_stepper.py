@@ -6,7 +6,6 @@ executes an effect: those wait in the outbox with their batch. Used by that acto
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -117,7 +116,7 @@ class RunStepper:
         self.after_advance: Callable[[], None] | None = None
         """Called at the end of each `advance`, while something waits for a change of the state."""
         self._armed_for: int | None = None
-        self.replies: deque[tuple[int, Settle]] = deque()
+        self.replies: list[tuple[int, Settle]] = []
         self._results: list[KeepResult] = []
 
     def take_apart(self) -> None:
@@ -290,7 +289,7 @@ class RunStepper:
     def settle_replies(self, offset: int) -> None:
         """Give the replies that waited for the events up to `offset`."""
         while self.replies and self.replies[0][0] <= offset:
-            at, settle = self.replies.popleft()
+            at, settle = self.replies.pop(0)
             settle(Done(offset=at, changed=True))
 
     # -- time -------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from pathlib import Path
 SUITES = (
     "actors",
     "events",
+    "storage",
     "spans",
     "expressions",
     "schemas",

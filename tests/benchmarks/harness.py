@@ -76,7 +76,8 @@ class _GcTime:
 
 
 async def _window(case: Case, seconds: float) -> dict[str, float]:
-    """One window: units per second, per second of CPU, and the share of it that was garbage collection."""
+    """One window: units per second and per second of CPU, the shares of garbage collection in the time and of
+    child processes (a peer's servers) in the CPU."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         async with case(Path(folder)) as work:
             await work()  # no cold pass is timed, however long one takes
@@ -88,15 +89,47 @@ async def _measure(work: Work, seconds: float) -> dict[str, float]:
     units = 0
     clock = time.perf_counter
     with _GcTime() as collected:
-        cpu = time.process_time()
+        others = -_cpu_of_children(os.getpid())
+        cpu = -time.process_time()
         began = clock()
         while True:
             units += await work()
             passed = clock() - began
             if passed >= seconds:
                 break
-        cpu = time.process_time() - cpu
-    return {"passed": passed, "value": units / passed, "cpu": units / cpu, "gc": collected.seconds / passed}
+        cpu += time.process_time()
+        others += _cpu_of_children(os.getpid())
+    total = cpu + others
+    return {
+        "passed": passed,
+        "value": units / passed,
+        "cpu": units / total,
+        "gc": collected.seconds / passed,
+        "servers": others / total,
+    }
+
+
+def _cpu_of_children(root: int) -> float:
+    """Return the seconds of CPU of the processes that the process `root` has started, and of those they have
+    started, ended ones included. The kernel counts them in hundredths of a second."""
+    children: dict[int, list[int]] = {}
+    ticks: dict[int, int] = {}
+    ended: dict[int, int] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:  # it has just ended
+            continue
+        pid = int(entry.name)
+        children.setdefault(int(fields[1]), []).append(pid)
+        ended[pid] = int(fields[13]) + int(fields[14])
+        ticks[pid] = int(fields[11]) + int(fields[12]) + ended[pid]
+    found, total = children.get(root, []), ended.get(root, 0)
+    while found:
+        pid = found.pop()
+        total += ticks[pid]
+        found += children.get(pid, ())
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 def _load(script: str) -> dict[str, dict[str, Case]]:
@@ -177,7 +210,7 @@ class SubjectProcess:
         self._process.stdout.close()
 
     def measure(self, subject: str, case: str, seconds: float) -> dict[str, Any]:
-        """One window. The reply has `value`, `cpu` and `gc`, or `error`."""
+        """One window. The reply has `value`, `cpu`, `gc` and `servers`, or `error`."""
         assert self._process.stdin is not None
         request = {"subject": subject, "case": case, "seconds": seconds}
         try:
@@ -202,10 +235,16 @@ class Figure:
     windows: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
     collected: list[float] = field(default_factory=list)
+    servers: list[float] = field(default_factory=list)
 
     @property
     def value(self) -> float:
         return statistics.median(self.windows)
+
+    @property
+    def cpu_us(self) -> float:
+        """Microseconds of CPU a unit, a peer's server processes included."""
+        return 1e6 / statistics.median(self.cpu)
 
 
 class Suite:
@@ -244,35 +283,45 @@ class Suite:
                     figure.windows.append(reply["value"])
                     figure.cpu.append(reply["cpu"])
                     figure.collected.append(reply["gc"])
+                    figure.servers.append(reply["servers"])
         found = [figure for _, figure in entries if figure.windows]
         found.sort(key=lambda figure: -figure.value)
         for figure in (*found, *([sync] if disk else [])):
             self.figures.append(figure)
             emit(self.name, case, figure.subject, figure.value, figure.unit)
+        for figure in found:  # a busy machine disturbs these least
+            emit(self.name, case, f"{figure.subject}, CPU", figure.cpu_us, "µs")
         product = next((f for f in found if f.subject == PRODUCT), None)
         for figure in found:
             if product is not None and figure is not product:
-                ratio = product.value / figure.value
-                emit(self.name, case, f"{PRODUCT} / {figure.subject}", ratio, "x")
+                pair = f"{PRODUCT} / {figure.subject}"
+                emit(self.name, case, pair, product.value / figure.value, "x")
+                emit(self.name, case, f"{pair}, per CPU second", figure.cpu_us / product.cpu_us, "x")
 
     def print_table(self) -> None:
-        """The figures on stderr: median and spread of the windows, the product's ratio, units per second
-        of CPU (which a busy machine disturbs least), the share of garbage collection."""
-        columns = ("case", "subject", "median", "from", "to", "unit", f"{PRODUCT} is", "per CPU s", "gc")
+        """The figures on stderr: median and spread of the windows, the product's ratio; the CPU of a unit
+        (which a busy machine disturbs least), the product's ratio in it, and how much of it was in processes
+        that the subject started; the share of time of garbage collection."""
+        time_columns = ("case", "subject", "median", "from", "to", "unit", f"{PRODUCT} is")
+        columns = (*time_columns, "µs CPU", f"{PRODUCT} is", "servers", "gc")
         rows = [columns]
-        products = {f.case: f.value for f in self.figures if f.subject == PRODUCT}
+        products = {f.case: f for f in self.figures if f.subject == PRODUCT}
         for figure in self.figures:
             if rows[-1][0] != figure.case:
                 rows.append(("",) * len(columns))
             form = ",.0f" if figure.value >= 100 else ".3f"
             spread = (figure.value, min(figure.windows), max(figure.windows))
-            ratio = ""
-            if figure.case in products and figure.unit == self.unit and figure.subject != PRODUCT:
-                ratio = f"{products[figure.case] / figure.value:.2f} x"
-            share = f"{statistics.median(figure.collected):.0%}" if figure.collected else ""
+            product = products.get(figure.case)
+            ratio = cpu = saved = servers = share = ""
+            if product is not None and figure.cpu and figure is not product:
+                ratio = f"{product.value / figure.value:.2f} x"
+                saved = f"{figure.cpu_us / product.cpu_us:.2f} x"
+            if figure.cpu:
+                cpu = f"{figure.cpu_us:,.4g}"
+                servers = f"{statistics.median(figure.servers):.0%}"
+                share = f"{statistics.median(figure.collected):.0%}"
             shown = tuple(format(value, form) for value in spread)
-            cpu = f"{statistics.median(figure.cpu):,.0f}" if figure.cpu else ""
-            rows.append((figure.case, figure.subject, *shown, figure.unit, ratio, cpu, share))
+            rows.append((figure.case, figure.subject, *shown, figure.unit, ratio, cpu, saved, servers, share))
         widths = [max(len(row[i]) for row in rows) for i in range(len(columns))]
         for row in rows:
             cells = [

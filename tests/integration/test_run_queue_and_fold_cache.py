@@ -8,8 +8,10 @@ import msgspec
 import pytest
 
 from agentflow import engine
+from agentflow.runtime.agent_actor import Directory
 from agentflow.runtime.command_messages import Pause
 from agentflow.runtime.log_replay import Fold, FoldCache
+from agentflow.runtime.run_launch import RunLaunch, RunTable
 from agentflow.runtime.run_queue import RunQueue
 from tests.unit.engine.driver import Driver, chain, tool
 from tests.unit.engine.driver import call as call_of
@@ -22,6 +24,34 @@ async def test_a_run_that_comes_waits_behind_those_that_queue_although_a_slot_is
     assert queue.must_wait
     assert queue.dequeue() == ("wf_first", Pause(by="test"))
     assert queue.must_wait, "its slot is reserved until it runs"
+
+
+async def test_a_table_counts_the_runs_that_take_a_slot(driver: Driver):
+    """Each start and end of a run asks for the number: to count anew made the recovery of n runs n² work."""
+    table, state = RunTable(), driver.state
+
+    def find(name: str) -> Any:
+        raise LookupError(name)
+
+    def add(workflow_id: str, *, queued: bool = False, is_child: bool = False) -> None:
+        where = Directory(model=find, tool=find)
+        launch = RunLaunch(
+            workflow_id, state.graph, state.bindings, where, epoch=1, queued=queued, is_child=is_child
+        )
+        table.add(launch)
+        assert table.running == sum(launch.takes_slot for launch in table.launches.values())
+
+    add("wf_1")
+    add("wf_2", queued=True)
+    add("wf_child", is_child=True)
+    assert table.running == 1
+    add("wf_2")  # its turn has come
+    add("wf_1", queued=True)
+    add("wf_3")
+    assert table.running == 2
+    for workflow_id in ("wf_1", "wf_2", "wf_unknown", "wf_2", "wf_child", "wf_3"):
+        table.remove(workflow_id)
+    assert table.running == 0
 
 
 @pytest.fixture

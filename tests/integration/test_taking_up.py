@@ -43,6 +43,35 @@ class Bomb(SystemClock):
         return super().now()
 
 
+class CountingLog(MemoryLog):
+    """Counts the reads of definitions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.definitions = 0
+
+    async def get_definition(self, digest: str) -> bytes | None:
+        self.definitions += 1
+        await asyncio.sleep(0)  # as a store on disk, where others ask meanwhile
+        return await super().get_definition(digest)
+
+
+async def test_runs_of_one_definition_that_are_taken_up_together_read_it_once():
+    """A thousand of them decoded it a thousand times, since none found it in the cache yet."""
+    log, desk, count = CountingLog(), Desk(look=True), 8
+    async with Runtime(log, services=[desk.service()]) as runtime:
+        for _ in range(count):
+            await runtime.submit(chain("look"), {})
+    log.definitions = 0
+    desk.gates["look"].set()
+    async with Runtime(log, services=[desk.service()]) as runtime:
+        found = await runtime.recover()
+        for run in found:
+            await (await runtime.attach(run)).result()
+    assert len(found) == count
+    assert log.definitions == 1
+
+
 class TestASupervisorThatKeepsDying:
     async def test_the_run_is_paused_and_resume_tries_again(self):
         desk, clock = Desk(look=True), Bomb()

@@ -1,4 +1,8 @@
-"""agentflow: one agent step, a ScriptedModel and one async Python function."""
+"""agentflow: one agent step, a ScriptedModel and one async Python function.
+
+`agentflow (effects)` calls a function with effects outside, which begins once the intent to call it is
+committed.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +22,17 @@ async def add(x: int) -> int:
     return x + 1
 
 
-def workflow(calls: int) -> Workflow:
+@function(side_effect="external")
+async def add_outside(x: int) -> int:
+    return x + 1
+
+
+def workflow(calls: int, name: str) -> Workflow:
     agent = AgentSpec(
         name="counter",
         system_prompt="Count with the tool.",
         model=ModelRef(provider="scripted", model="counter"),
-        functions=(FunctionRef("bench", "add"),),
+        functions=(FunctionRef("bench", name),),
         max_turns=calls + 1,
         max_tool_calls=calls,
     )
@@ -31,24 +40,26 @@ def workflow(calls: int) -> Workflow:
     return Workflow(name="loop", nodes=(*nodes, EndNode(id="end", index=1)))
 
 
-def script(calls: int) -> Any:
+def script(calls: int, name: str) -> Any:
     def answer(request: ModelRequest) -> Any:
         answered = [m for m in request.messages if m.role == "tool"]
         if len(answered) < calls:
-            return call("bench__add", x=len(answered))
+            return call(f"bench__{name}", x=len(answered))
         assert answered[-1].content == str(calls), answered[-1].content
         return "done"
 
     return answer
 
 
-def case(calls: int, *, durable: bool) -> Any:
+def case(calls: int, *, durable: bool, tool: Any = add) -> Any:
+    name = "add" if tool is add else "add_outside"
+
     @asynccontextmanager
     async def opened(folder: Path) -> AsyncIterator[Any]:
-        model = ScriptedModel(script(calls))
+        model = ScriptedModel(script(calls, name))
         store = f"sqlite:{folder / 'runs.db'}" if durable else "memory:"
-        async with Runtime(store, models=[model], services=[Service.of("bench", add)]) as runtime:
-            definition = runtime.load(workflow(calls))
+        async with Runtime(store, models=[model], services=[Service.of("bench", tool)]) as runtime:
+            definition = runtime.load(workflow(calls, name))
 
             async def once() -> int:
                 result = await runtime.run(definition, "Go.")
@@ -68,5 +79,9 @@ SUBJECTS = {
         "loop50_memory": case(50, durable=False),
         "loop1_sqlite": case(1, durable=True),
         "loop50_sqlite": case(50, durable=True),
-    }
+    },
+    "agentflow (effects)": {
+        "loop1_sqlite": case(1, durable=True, tool=add_outside),
+        "loop50_sqlite": case(50, durable=True, tool=add_outside),
+    },
 }

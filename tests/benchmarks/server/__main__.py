@@ -25,6 +25,7 @@ from typing import Any
 
 from tests.benchmarks.harness import emit, sync_time
 from tests.benchmarks.server.subject import DOCUMENT, SLOW, STREAM, WAITING
+from tests.faults.strace import strace_works
 
 ROOT = Path(__file__).parents[3]
 SUITE = "server"
@@ -336,6 +337,91 @@ async def all_events(seconds: float) -> None:
         report("all_events_sqlite", "beside the sync", submitted - sync, "ms")
 
 
+async def syncs(seconds: float) -> None:
+    """How often the daemon syncs from a submission to its first event in `/events`, as strace sees it."""
+    if not strace_works():
+        print("syncs is passed over: strace does not work here", file=sys.stderr)
+        return
+    async with subject("daemon") as target:
+        submitting, streaming = await target.connect(), await target.connect()
+        streaming.writer.write(get("/events?cursor=latest&heartbeat=off"))
+        await streaming.reader.readuntil(b"\r\n\r\n")
+        trace = target.folder / "trace"
+        command = ["strace", "-f", "-e", "trace=fsync,fdatasync", "-o", str(trace)]
+        tracer = await asyncio.to_thread(
+            subprocess.Popen, [*command, "-p", str(target.process.pid)], stderr=subprocess.PIPE, text=True
+        )
+        assert tracer.stderr is not None
+        await asyncio.to_thread(tracer.stderr.readline)  # it says that it is attached
+        counts = list[int]()
+        for _ in range(int(20 * seconds)):
+            before = count_syncs(trace)
+            answer = asyncio.ensure_future(submitting.ask(SUBMIT_SLOW))
+            await streaming.reader.readuntil(b'"workflow.started"')
+            counts.append(count_syncs(trace) - before)
+            await answer
+            await streaming.reader.readuntil(b'"workflow.completed"')
+            await settled(target)
+        tracer.terminate()
+        await asyncio.to_thread(tracer.wait)
+        tracer.stderr.close()
+        report("all_events_sqlite", "syncs from submit to event, median", statistics.median(counts), "1")
+        report("all_events_sqlite", "syncs from submit to event, most", max(counts), "1")
+
+
+def count_syncs(trace: Path) -> int:
+    """Return how many syncs are done; one that another thread interrupts ends on a line of its own."""
+    return sum(line.endswith(" = 0") for line in trace.read_text().splitlines()) if trace.exists() else 0
+
+
+async def replay(seconds: float) -> None:
+    """An ended run of 20,000 events to 100 streams at once, beside a bare server that sends as many bytes."""
+    count, events = 100, 20_000
+
+    async def drain(target: Target, request: bytes) -> int:
+        connection = await target.connect()
+        connection.writer.write(request)
+        head = await connection.reader.readuntil(b"\r\n\r\n")
+        assert b" 200 " in head, head
+        size, end = 0, b""
+        while not end.endswith(b"0\r\n\r\n"):
+            chunk = await connection.reader.read(1 << 20)
+            assert chunk
+            size += len(chunk)
+            end = (end + chunk)[-5:]
+        connection.close()
+        return size
+
+    async def measure(target: Target, request: bytes) -> tuple[int, float, float]:
+        """Return the bytes of a stream, MB a second to all, and milliseconds of the server's CPU a MB."""
+        await drain(target, request)
+        began, busy = time.perf_counter(), cpu(target.process.pid)
+        sizes = await asyncio.gather(*(drain(target, request) for _ in range(count)))
+        passed, busy = time.perf_counter() - began, cpu(target.process.pid) - busy
+        total = sum(sizes) / 1e6
+        return sizes[0], total / passed, busy / total * 1e3
+
+    async with subject("daemon") as target, subject("plain") as bare:
+        await target.command(f"write {events} 0")
+        await target.command("end")
+        request = get(f"/workflows/{STREAM}/events?offset=0")
+        rates, floors, used, least = list[float](), list[float](), list[float](), list[float]()
+        for _ in range(3):
+            size, rate, busy = await measure(target, request)
+            assert size > events * 150, size  # the padding alone has as much
+            _, floor, floor_busy = await measure(bare, get(f"/stream?total={size}&size={1 << 16}"))
+            rates.append(rate)
+            floors.append(floor)
+            used.append(busy)
+            least.append(floor_busy)
+        report("replay", "100 streams", statistics.median(rates), "MB/s")
+        report("replay", "starlette, bare", statistics.median(floors), "MB/s")
+        report("replay", "100 streams / bare", statistics.median(rates) / statistics.median(floors), "x")
+        report("replay", "100 streams, CPU", statistics.median(used), "ms/MB")
+        report("replay", "starlette, bare, CPU", statistics.median(least), "ms/MB")
+        report("replay", "bare / 100 streams, CPU", statistics.median(least) / statistics.median(used), "x")
+
+
 async def memory(seconds: float) -> None:
     async with subject("daemon") as target, AsyncExitStack() as stack:
         await target.command("runs 50")
@@ -403,6 +489,8 @@ CASES: dict[str, Callable[[float], Awaitable[None]]] = {
     "delays": delays,
     "first_event": first_event,
     "all_events": all_events,
+    "syncs": syncs,
+    "replay": replay,
     "memory": memory,
     "idle": idle,
 }

@@ -163,10 +163,10 @@ def memory() -> int:
 
 
 async def plain(folder: Path) -> None:
-    """Starlette on uvicorn with one small answer: what the framework itself costs."""
+    """Starlette on uvicorn with a small answer and a stream of bytes: what the framework itself costs."""
     import uvicorn
     from starlette.applications import Starlette
-    from starlette.responses import JSONResponse
+    from starlette.responses import JSONResponse, StreamingResponse
     from starlette.routing import Route
 
     async def answer(request: Any) -> JSONResponse:
@@ -174,7 +174,19 @@ async def plain(folder: Path) -> None:
             await request.json()
         return JSONResponse({"name": "plain", "version": "1"})
 
-    app = Starlette(routes=[Route("/version", answer, methods=["GET", "POST"])])
+    async def stream(request: Any) -> StreamingResponse:
+        """So many bytes, in pieces of the size given."""
+        total, size = int(request.query_params["total"]), int(request.query_params["size"])
+        piece = b"x" * size
+
+        async def pieces() -> AsyncIterator[bytes]:
+            for place in range(0, total, size):
+                yield piece[: total - place]
+
+        return StreamingResponse(pieces(), media_type="application/x-ndjson")
+
+    routes = [Route("/version", answer, methods=["GET", "POST"]), Route("/stream", stream)]
+    app = Starlette(routes=routes)
     listeners = Listeners()
     listeners.add_unix(folder / "s")
     listeners.add_tcp("127.0.0.1:0")

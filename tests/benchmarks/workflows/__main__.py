@@ -34,7 +34,8 @@ CASES = {
     "graph_resume100_durable": True,
 }
 _PEERS = (
-    *(f"{name}_peer" for name in ("langgraph", "burr", "pydantic_graph", "dbos")),
+    *(f"{name}_peer" for name in ("langgraph", "burr", "pydantic_graph")),
+    "postgres_peers",
     *(f"graphs_{name}" for name in ("langgraph", "maf", "llamaindex", "pydantic", "burr")),
 )
 

@@ -1,7 +1,8 @@
 """Burr: an application of 100 actions in a ring, kept for all runs, which halt behind the last one.
 
 That is kinder to it than the others get: its set-up for a run is not in the figures. Its parallel form
-(MapStates) wants a new application for each run. Durable runs use its two SQLite persisters.
+(MapStates) wants a new application for each run. Durable runs use its two SQLite persisters, `(history kept)`
+its persister in memory: the state behind every action.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 from burr.core import ApplicationBuilder, ApplicationContext, GraphBuilder, State, action
 from burr.core.parallelism import MapStates
-from burr.core.persistence import SQLitePersister
+from burr.core.persistence import AsyncInMemoryPersister, SQLitePersister
 from burr.integrations.persisters.b_aiosqlite import AsyncSQLitePersister
 
 logging.disable(logging.CRITICAL)
@@ -94,6 +95,23 @@ async def chain_in_memory(folder: Path) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
+async def chain_with_history(folder: Path) -> AsyncIterator[Any]:
+    persister, key = AsyncInMemoryPersister(), "bench"
+    builder = application(ring(add, LENGTH)).with_identifiers(app_id=key, partition_key=key)
+    app = await builder.with_state_persister(persister).abuild()
+
+    async def once() -> int:
+        await round_trip(app, LENGTH)
+        return LENGTH
+
+    yield once
+    for sequence in range(app.sequence_id - LENGTH + 1, app.sequence_id + 1):
+        kept = await persister.load(key, key, sequence)
+        assert kept is not None
+        assert kept["state"]["x"] == sequence + 1
+
+
+@asynccontextmanager
 async def fan_in_memory(folder: Path) -> AsyncIterator[Any]:
     async def once() -> int:
         builder = ApplicationBuilder().with_actions(fan=Fan()).with_transitions()
@@ -163,6 +181,7 @@ SUBJECTS = {
         "fanout100_memory": fan_in_memory,
         "chain100_sqlite": chain_with_sqlite,
     },
+    f"{NAME} (history kept)": {"chain100_memory": chain_with_history},
     f"{NAME} (aiosqlite)": {
         "chain100_sqlite": chain_with_aiosqlite,
         "concurrent100x10_sqlite": many_with_aiosqlite,

@@ -73,7 +73,8 @@ def running(make: Any, message: Any, wanted: Any, units: int, *, durable: bool =
 
     @asynccontextmanager
     async def opened(folder: Path) -> AsyncIterator[Any]:
-        async with Runtime(f"sqlite:{folder / 'runs.db'}" if durable else "memory:") as runtime:
+        store = f"sqlite:{folder / 'runs.db'}" if durable else "memory:"
+        async with Runtime(store, max_concurrent_runs=max(runs, 64)) as runtime:
             workflow: Workflow = make(runtime)
 
             async def one() -> int:

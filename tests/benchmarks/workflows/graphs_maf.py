@@ -1,7 +1,7 @@
 """Microsoft Agent Framework: function executors; one instance is one run at a time, so each has its own.
 
-In memory without checkpoints. Durable runs write a file for each superstep (FileCheckpointStorage), without
-fsync.
+In memory without checkpoints, but with `(history kept)` one for each superstep. Durable runs write a file
+for each superstep (FileCheckpointStorage), without fsync.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Never
 
-from agent_framework import FileCheckpointStorage, FunctionExecutor, WorkflowBuilder, WorkflowContext
+from agent_framework import (
+    FileCheckpointStorage,
+    FunctionExecutor,
+    InMemoryCheckpointStorage,
+    WorkflowBuilder,
+    WorkflowContext,
+)
 
 logging.disable(logging.CRITICAL)
 
@@ -122,8 +128,27 @@ async def resuming(folder: Path) -> AsyncIterator[Any]:
     yield once
 
 
+@asynccontextmanager
+async def line_with_history(folder: Path) -> AsyncIterator[Any]:
+    storage = InMemoryCheckpointStorage()
+    flow = chain(LENGTH, storage)
+    runs = 0
+
+    async def once() -> int:
+        nonlocal runs
+        result = await flow.run(SMALL)
+        assert result.get_outputs()[-1]["hop"] == LENGTH - 1
+        runs += 1
+        return LENGTH
+
+    yield once
+    assert len(await storage.list_checkpoint_ids(workflow_name="chain")) >= runs * LENGTH
+
+
+NAME = f"agent-framework {version('agent-framework-core')}"
 SUBJECTS = {
-    f"agent-framework {version('agent-framework-core')}": {
+    f"{NAME} (history kept)": {"graph_chain100_memory": line_with_history},
+    NAME: {
         "graph_chain100_memory": line_case(),
         "graph_chain100_52kb_memory": line_case(message=BIG),
         "graph_fan100_memory": fan_case(100),
@@ -135,5 +160,5 @@ SUBJECTS = {
         "graph_chain200_durable": line_case(200, durable=True),
         "graph_fan100_durable": fan_case(100, durable=True),
         "graph_resume100_durable": resuming,
-    }
+    },
 }

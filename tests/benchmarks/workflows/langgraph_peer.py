@@ -1,7 +1,8 @@
 """LangGraph: a StateGraph compiled once, a new thread for each run.
 
-In memory there is no checkpointer. Durable runs use AsyncSqliteSaver in its two modes: `sync` stores a
-step before the next one begins (what agentflow always does), `async`, the default, while it runs.
+In memory there is no checkpointer, but with `(history kept)` InMemorySaver, which keeps a checkpoint of every
+step. Durable runs use AsyncSqliteSaver in its two modes: `sync` stores a step before the next one begins, as
+agentflow always does, `async`, the default, while it runs.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
@@ -74,10 +76,11 @@ def fan_out(saver: Any) -> Any:
     return graph.compile(checkpointer=saver)
 
 
-async def run(graph: Any, state: Any, key: str, expected: int, **more: Any) -> None:
+async def run(graph: Any, state: Any, key: str, expected: int, **more: Any) -> Any:
     config = {"recursion_limit": 1000, "configurable": {"thread_id": uuid.uuid4().hex}}
     result = await graph.ainvoke(state, config, **more)
     assert result[key] == expected, result[key]
+    return config
 
 
 def chain_case(durability: str | None, length: int = LENGTH, runs: int = 1) -> Any:
@@ -93,6 +96,20 @@ def chain_case(durability: str | None, length: int = LENGTH, runs: int = 1) -> A
             yield once
 
     return opened
+
+
+@asynccontextmanager
+async def chain_with_history(folder: Path) -> AsyncIterator[Any]:
+    graph, last = chain(LENGTH, InMemorySaver()), None
+
+    async def once() -> int:
+        nonlocal last
+        last = await run(graph, {"x": 0}, "x", LENGTH, durability="sync")
+        return LENGTH
+
+    yield once
+    kept = [state.values["x"] async for state in graph.aget_state_history(last) if state.values]
+    assert kept == list(range(LENGTH, -1, -1)), kept
 
 
 def fan_case(durability: str | None) -> Any:
@@ -130,6 +147,7 @@ def durable(mode: str) -> dict[str, Any]:
 NAME = f"langgraph {version('langgraph')}"
 SUBJECTS = {
     NAME: {"chain100_memory": chain_case(None), "fanout100_memory": fan_case(None)},
+    f"{NAME} (history kept)": {"chain100_memory": chain_with_history},
     f"{NAME} (sync)": durable("sync"),
     f"{NAME} (async)": durable("async"),
 }

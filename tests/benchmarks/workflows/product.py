@@ -2,6 +2,8 @@
 
 A definition is loaded once and run many times, as an application would do it. What `Runtime.run` does for
 each run (checking the input, binding models and functions, compiling the plan) is inside the figures.
+`agentflow (effects)` calls a function with effects outside, which begins once the intent to call it is
+committed.
 """
 
 from __future__ import annotations
@@ -39,6 +41,11 @@ async def add(x: int) -> dict[str, int]:
     return {"x": x + 1}
 
 
+@function(side_effect="external")
+async def add_outside(x: int) -> dict[str, int]:
+    return {"x": x + 1}
+
+
 @function(side_effect="none")
 async def source(width: int) -> list[int]:
     return list(range(width))
@@ -65,6 +72,10 @@ def chain(length: int, make: Callable[[int, str], Node]) -> Workflow:
 
 def adding(i: int, following: str) -> Node:
     return ToolNode(id=f"n{i}", index=i, tool="bench.add", next=following)
+
+
+def acting(i: int, following: str) -> Node:
+    return ToolNode(id=f"n{i}", index=i, tool="bench.add_outside", next=following)
 
 
 def asking(i: int, following: str) -> Node:
@@ -119,7 +130,7 @@ def fan_out() -> Workflow:
 
 @asynccontextmanager
 async def runtime(store: str, runs: int) -> AsyncIterator[Runtime]:
-    service = Service.of("bench", add, source, work, join, max_concurrency=WIDTH)
+    service = Service.of("bench", add, add_outside, source, work, join, max_concurrency=WIDTH)
     models = [ScriptedModel(answer)]
     async with Runtime(store, services=[service], models=models, max_concurrent_runs=runs) as opened:
         yield opened
@@ -134,16 +145,24 @@ def case(workflow: Workflow, input: Any, output: Any, steps: int, *, durable: bo
         async with runtime(store, max(runs, 64)) as here:
             definition = here.load(workflow)
 
+            last = ""
+
             async def one() -> int:
+                nonlocal last
                 result = await here.run(definition, input)
                 if result.output != output:
                     raise AssertionError(f"the run gave {result.output!r}, not {output!r}")
+                last = result.workflow_id
                 return steps
 
             async def many() -> int:
                 return sum(await asyncio.gather(*(one() for _ in range(runs))))
 
             yield one if runs == 1 else many
+            # Beside peers that keep a history of each step: so does this.
+            events = [event async for event in here.events(last, follow=False)]
+            done = sum(event.type == "workflow.step_completed" for event in events)
+            assert done == steps + 2, done  # the start and the end too
 
     return opened
 
@@ -170,5 +189,11 @@ SUBJECTS = {
         "concurrent100x10_sqlite": case(
             chain(SHORT, adding), {"x": 0}, {"x": SHORT}, SHORT, durable=True, runs=RUNS
         ),
-    }
+    },
+    "agentflow (effects)": {
+        "chain100_sqlite": case(chain(LENGTH, acting), {"x": 0}, {"x": LENGTH}, LENGTH, durable=True),
+        "concurrent100x10_sqlite": case(
+            chain(SHORT, acting), {"x": 0}, {"x": SHORT}, SHORT, durable=True, runs=RUNS
+        ),
+    },
 }
