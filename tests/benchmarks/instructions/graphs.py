@@ -36,7 +36,7 @@ MODEL = ModelRef(provider="scripted", model="m")
 class Work(NamedTuple):
     """A graph of `steps` steps, its input, and the output of its run. `executors`: of one built in Python."""
 
-    graph: Workflow | None
+    graph: Any
     input: Any
     output: Any
     steps: int
