@@ -203,6 +203,8 @@ def call_reported(state: RunState, call_id: str, report: Any, now: int) -> Decis
 def calls_left_open(state: RunState, activation: Activation, now: int) -> Decisions:
     """Close the calls that a handler left open when it ended, and its question about a budget: their results
     will not come."""
+    if not (state.calls or state.requests):
+        return []
     error = ErrorInfo(
         category="interrupted",
         code=HANDLER_ENDED,

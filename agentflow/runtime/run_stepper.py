@@ -144,14 +144,20 @@ class RunStepper:
             self.recorded.replayer.align(self.state, now)
         return now
 
-    def advance(self, decisions: Decisions) -> None:
-        """Apply what happened and what follows from it, and append it all as one batch."""
-        now = self.now()
+    def advance(
+        self, decisions: Decisions, decided_at: int | None = None, *, in_turn: bool = False
+    ) -> None:
+        """Apply what happened and what follows from it, and append it all as one batch.
+
+        `decided_at` is the time of the decisions, if it was just looked at; `in_turn`: an idle EventBus takes
+        the batch before this returns.
+        """
+        now = self.now() if decided_at is None else decided_at
         first = self.state.next_offset
         events: list[ev.RunEvent] = []
         self.record(decisions, events, now)
         self.decide(events, now)
-        self._append(first, events, now)
+        self._append(first, events, now, in_turn=in_turn)
 
     def complete_call(
         self, call_id: str, output: Any, duration_ms: int, usage: Usage | UnsetType = UNSET
