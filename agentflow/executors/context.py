@@ -208,6 +208,8 @@ class WorkflowContext(Generic[Out, WOut]):
         await self._port.event(name, self._payloads.keep(data))
 
     def _check_declared(self, declared: tuple[Any, ...], data: Any, verb: str, where: str) -> None:
+        if data.__class__ in declared:
+            return
         from agentflow.executors.handlers import declares
 
         if declares(declared, data):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from functools import cached_property, partial
 from typing import Any
 
-from actors import ChildSpec, Context, Ref, tracing
+from actors import ChildSpec, Context, Ref
 from agentflow.definition.reducers import REDUCERS, is_built_in
 from agentflow.engine import Activation, RunState, StartHandler, request_id_of, shared_of
 from agentflow.engine.grants import grants_of
@@ -125,10 +125,8 @@ class HandlerDispatcher:
             name = f"{activation.node.id}.{len(self._nodes)}@{activation.key[1:]}".replace("/", ":")
             factory = partial(ExecutorActor, self._ctx.self, self._place(activation))
             ref = self._ctx.spawn_soon(ChildSpec(name, factory, restart="temporary"))
-            self._actors[node], self._nodes[ref] = ref, node
-            self._ctx.watch(ref)
-        with tracing(self._tracer.handler(activation.key)):
-            ref.tell(self._message(activation))
+            self._actors[node], self._nodes[ref] = ref, node  # a parent is told of the end of its children
+        ref.tell_now(self._message(activation), self._tracer.handler(activation.key))
 
     def _place(self, activation: Activation) -> Place:
         node, state, code = activation.node, self._state, self._directory.code
