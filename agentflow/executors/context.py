@@ -313,9 +313,11 @@ class WorkflowContext(Generic[Out, WOut]):
         """Call a function and record its result under `key`: a later attempt or a restart gets the record.
 
         Plain functions run in a thread. A call whose result was lost is repeated only if `side_effect` is
-        none or read, or it is `idempotent`; else OutcomeUnknown is raised. What the function raises is
-        raised here, and the next attempt calls it again. Raises ToolError (`budget_exceeded`) if the call
-        does not fit a budget that says `on_exceeded: fail`.
+        none or read, or it is `idempotent`. Else the run waits until a person says `retry`, `done` with its
+        output, or `fail`; the handler may begin again meanwhile. What the function raises is raised here, and
+        the next attempt calls it again. Raises OutcomeUnknown if the person says `fail`, or with the run
+        option `on_unknown: fail`, and ToolError (`budget_exceeded`) if the call does not fit a budget that
+        says `on_exceeded: fail`.
         """
         self._check_open("run_once")
         from agentflow.executors.calls import caller_of
@@ -331,7 +333,8 @@ class WorkflowContext(Generic[Out, WOut]):
 
     async def call_tool(self, name: str, args: Mapping[str, Any] | None = None) -> Any:
         """Call a function of a service, `service.function`; recorded like `run_once`: an equal call of a
-        later attempt gets the record. Raises ToolError or OutcomeUnknown."""
+        later attempt gets the record, and a person is asked about one that was lost. Raises ToolError or
+        OutcomeUnknown."""
         self._check_open("call_tool")
         return await self._port.tool(name, self._payloads.keep(dict(args or {})))
 
