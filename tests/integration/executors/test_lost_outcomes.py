@@ -11,6 +11,7 @@ import pytest
 from agentflow import Backoff, Never, RetryPolicy, Runtime, Service, WorkflowContext, executor, function
 from agentflow.errors import OutcomeUnknown
 from agentflow.events.memory import MemoryLog
+from tests.integration.executors.crashes import at_every_event
 from tests.integration.executors.test_handlers_at_work import build
 
 RETRY = RetryPolicy(max_attempts=2, backoff=Backoff(initial=0.001), jitter=0)
@@ -159,3 +160,31 @@ async def test_the_question_is_withdrawn_when_its_run_is_cancelled():
         log = [event async for event in runtime.events(run_id)]
     (closed,) = [event.data for event in log if event.type == "input.cancelled"]
     assert (closed.request_id, log[-1].type) == (request.request_id, "workflow.cancelled")
+
+
+async def test_a_crash_at_any_event_repeats_no_call():
+    made: list[list[str]] = []
+
+    def make() -> Any:
+        calls: list[str] = []
+        made.append(calls)
+
+        async def pay() -> str:
+            calls.append("paid")
+            return "receipt"
+
+        @executor(id="payer")
+        async def pays(value: int, ctx: WorkflowContext[Never, str]) -> None:
+            await ctx.yield_output(await ctx.run_once("pay", pay))
+
+        return build(pays)
+
+    def check(prefix: list[Any], _: list[Any]) -> None:
+        was_called = any(event.type == "tool.call_started" for event in prefix)
+        assert made[-1] == ([] if was_called else ["paid"])
+
+    def answer(subject: Any) -> Any:
+        assert subject["tool_name"] == "once: pay"
+        return {"choice": "done", "output": "receipt"}
+
+    assert (await at_every_event(make, 1, answers=answer, check=check)).outputs == ["receipt"]
