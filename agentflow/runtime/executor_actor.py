@@ -105,7 +105,7 @@ class ExecutorActor(Actor, mailbox=1_000, handler_timeout=None):
                 shared=tuple(staged.shared),
                 requests=tuple(Question(**asked._asdict()) for asked in staged.requests),
             )
-            self._supervisor.tell_now(done)
+            self._supervisor.tell(done)
 
     async def _routed(self, sent: list[Sent]) -> tuple[int, tuple[Outgoing, ...]]:
         """Return the messages with the results of the code on the edges, and the version of the shared state
