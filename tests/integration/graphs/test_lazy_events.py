@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,11 @@ import pytest
 from agentflow import EventLog, Never, Runtime, WorkflowBuilder, WorkflowContext, executor
 from agentflow.events.memory import MemoryLog
 from agentflow.events.open import open_log
+from agentflow.events.retention import RetentionPolicy
 from agentflow.events.sealing import UnsealedBatch
+from agentflow.runtime.retention import collect
+
+HOUR_US = 3_600_000_000
 
 
 @executor(id="first")
@@ -88,3 +93,15 @@ async def test_threads_may_look_at_once():
         thread.join()
     assert len(found) == 4 * 16
     assert {count for _, count in found} == {len(results[0][0].events)}
+
+
+async def test_the_result_of_a_trimmed_graph_run_is_what_was_kept():
+    async with Runtime() as runtime:
+        builder = WorkflowBuilder("chain").set_start_executor(first).add_chain([first, last])
+        workflow = builder.with_checkpointing(runtime).build()
+        before = await workflow.run({})
+        policy = RetentionPolicy(mode="size", max_bytes=0, trim_to_events=2)
+        await collect(runtime.log, policy, time.time_ns() // 1000 + HOUR_US)
+        assert (await runtime.log.run(before.workflow_id)).earliest_offset > 0
+        after = await (await workflow.attach(before.workflow_id)).result()
+    assert (after.state, after.output, after.events) == ("completed", before.output, ())
