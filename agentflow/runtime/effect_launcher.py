@@ -1,7 +1,7 @@
 """EffectLauncher: executes the effects of durable batches by the dispatcher, child runs and the crash ledger.
 
-Used by one RunSupervisor alone. It decides nothing; while the run is being parked no call begins. Only a call
-of a function without effects may begin before its batch is durable.
+Used by one RunSupervisor alone. It decides nothing; while the run is being parked no call begins. Only a
+function or an executor without effects may begin before its batch is durable.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class EffectLauncher:
         self._children = children
 
     def launch_early(self, batch: Batch) -> None:
-        """Begin the calls of this batch whose functions have no effect, once it is appended.
+        """Begin the functions and executors of this batch that have no effect, once it is appended.
 
         A crash before it is durable repeats them, which `side_effect: none` allows (page 000 §6). Everything
         else waits: a model call, any other function, a reply and the end of the run follow what is durable.
@@ -51,15 +51,31 @@ class EffectLauncher:
         effects = batch.effects
         later: list[engine.Effect] = []
         early: list[engine.OpenCall] = []
+        handlers: list[engine.StartHandler] = []
         for effect in effects:
-            call = _harmless_call(run.state, effect) if effect.__class__ is engine.StartCall else None
-            if call is None:
-                later.append(effect)
-            else:
+            if effect.__class__ is engine.StartCall and (call := _harmless_call(run.state, effect)):
                 early.append(call)
+            elif effect.__class__ is engine.StartHandler and self._is_harmless(effect):
+                handlers.append(effect)
+            else:
+                later.append(effect)
         batch.effects = later
         for call in early:
             self._dispatcher.launch(call)
+        for handler in handlers:
+            self._dispatcher.execute(handler)
+
+    def _is_harmless(self, effect: Any) -> bool:
+        """Return whether a handler has no effect but what it asks this actor for, which is answered once all
+        before it is durable."""
+        code, activation = (
+            self._run.launch.directory.code,
+            self._run.state.mail.open.get(effect.activation_key),
+        )
+        if code is None or activation is None:
+            return False
+        template: Any = code.executors.get(getattr(activation.node.spec, "executor", ""))
+        return getattr(template, "side_effect", None) == "none"
 
     def execute_all(self, effects: list[engine.Effect]) -> None:
         """Execute the effects of durable events, in order."""
