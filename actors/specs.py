@@ -13,6 +13,7 @@ from actors.messages import M
 __all__ = ["ChildSpec", "RestartType", "check_name"]
 
 RestartType = Literal["permanent", "transient", "temporary"]
+_RESTARTS = get_args(RestartType)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class ChildSpec(Generic[M]):
                 f"ChildSpec({self.name!r}, {self.factory!r}): the factory is an Actor class or a function "
                 f"of no arguments, not an actor"
             )
-        if self.restart not in get_args(RestartType):
+        if self.restart not in _RESTARTS:
             raise SpecError(
                 f"ChildSpec({self.name!r}, restart={self.restart!r}): give permanent, transient or temporary"
             )

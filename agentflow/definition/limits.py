@@ -10,7 +10,7 @@ import msgspec
 from agentflow.definition.conversation import Usage
 from agentflow.definition.ir import Budget
 
-__all__ = ["LIMITS", "Limits", "asks_for_budget", "limits_of", "merged", "used_of"]
+__all__ = ["LIMITS", "Limits", "asked_by_runtime", "asks_for_budget", "limits_of", "merged", "used_of"]
 
 LIMITS = (
     "max_cost_usd",
@@ -59,3 +59,11 @@ def asks_for_budget(request_type: Any, request: Any) -> bool:
     """Return whether a request asks for a larger budget; handlers may ask with a type of the same name."""
     wanted = ("scope", "limit", "value", "message")
     return request_type == "budget" and type(request) is dict and all(name in request for name in wanted)
+
+
+def asked_by_runtime(request_type: Any, request: Any) -> bool:
+    """Return whether the runtime asks about a call of a handler: about a budget, or about an outcome that was
+    lost. What a handler asks by itself is a message to its response handler."""
+    wanted = ("tool_call_id", "tool_name", "parameters", "message")
+    asks_outcome = request_type == "outcome_unknown" and type(request) is dict
+    return asks_for_budget(request_type, request) or (asks_outcome and all(n in request for n in wanted))

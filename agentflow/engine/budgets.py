@@ -10,7 +10,15 @@ from typing import Any, Literal, NamedTuple
 
 from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import ErrorInfo
-from agentflow.definition.limits import LIMITS, Limits, asks_for_budget, limits_of, merged, used_of
+from agentflow.definition.limits import (
+    LIMITS,
+    Limits,
+    asked_by_runtime,
+    asks_for_budget,
+    limits_of,
+    merged,
+    used_of,
+)
 from agentflow.engine.activation import NO_USAGE, Activation
 from agentflow.engine.agents.failure import agent_failed
 from agentflow.engine.bounding_steps import bounding_steps
@@ -32,6 +40,7 @@ __all__ = [
     "fails",
     "how_of",
     "is_about_budget",
+    "is_about_call",
     "is_about_own_budget",
     "limits_of",
     "merged",
@@ -226,6 +235,11 @@ def asked_about_budget(state: RunState, activation: Activation) -> bool:
 def is_about_own_budget(request: OpenRequest) -> bool:
     """Return whether the runtime asks about a budget of the activation's own calls."""
     return not request.activation.node.kind.starts_run and is_about_budget(request.data)
+
+
+def is_about_call(data: Any) -> bool:
+    """Return whether the runtime asks about a call of a handler: about a budget, or an outcome."""
+    return isinstance(data, ev.InputRequested) and asked_by_runtime(data.request_type, data.request)
 
 
 def is_about_budget(data: Any) -> bool:

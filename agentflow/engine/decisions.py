@@ -214,6 +214,8 @@ def undelivered(activation: Activation, messages: Sequence[ev.SentMessage]) -> l
     moves: list[ev.MessageUndelivered] = []
     late = _late_joins(activation) if activation.path.rounds else frozenset[str]()
     for message in messages:
+        if not late and any(d.status in ("delivered", "buffered") for d in message.deliveries):
+            continue
         reason = undelivered_reason(message)
         taken = [d for d in message.deliveries if d.status in ("delivered", "buffered")]
         if taken and all(d.status == "buffered" and f"{d.edge}>{d.target}" in late for d in taken):

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET
 
 from agentflow.definition.ir import NodeBase
-from agentflow.engine.budgets import is_about_budget
+from agentflow.engine.budgets import is_about_call
 from agentflow.engine.effect_keys import EffectKey, OwnNames, input_hash
 from agentflow.engine.graph import Graph, Node, compile_inner
 from agentflow.engine.pipeline import graph_of_plan
@@ -232,17 +232,18 @@ class EffectFold:
     def _worked(self, data: Any, offset: int, age: int) -> None:
         """Keep what a child run or a handler gave; the questions of a child are asked by its step."""
         place = (data.activation, data.iteration)
-        if place not in self.open_work or self._waits_for_budget(data):
+        if place not in self.open_work or self._waits_for_call(data):
             return
         self.work[place].append(Record(None, data, offset, age))
         if isinstance(data, ev.WorkflowStepCompleted | ev.WorkflowStepFailed):
             del self.open_work[place]
 
-    def _waits_for_budget(self, data: Any) -> bool:
-        """Return whether a handler waits for a larger budget: a replay makes no call that one bounds."""
+    def _waits_for_call(self, data: Any) -> bool:
+        """Return whether a handler waits for a larger budget, or for word of a lost call: a replay makes no
+        call."""
         if not self.node_of(data.activation, data.step_id).kind.sends:
             return False
-        return isinstance(data, ev.WorkflowStepWaiting) or is_about_budget(data)
+        return isinstance(data, ev.WorkflowStepWaiting) or is_about_call(data)
 
     # -- results --------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.activation import Activation
@@ -129,10 +129,11 @@ def handler_completed(
     if activation is None:
         return []
     left = calls_left_open(state, activation, now)
-    writes = Writes(activation.node.id, activation.visit, activation.path.key, tuple(shared))
     error = _too_many(state, activation, messages)
-    error = error or denied_write(activation, [key for key, _ in shared])
-    error = error or state.graph.policy.conflict(state, writes, activation.local.base)
+    if shared and error is None:
+        writes = Writes(activation.node.id, activation.visit, activation.path.key, tuple(shared))
+        error = denied_write(activation, [key for key, _ in shared])
+        error = error or state.graph.policy.conflict(state, writes, activation.local.base)
     if error is not None:
         return left + step_failed(activation, error, now)
     sent = route_messages(activation.node, messages, state.shared.values)
@@ -145,12 +146,14 @@ def handler_completed(
             return left + step_failed(activation, written_globals, now)
     asked = [_requested(state, activation, question, i, now) for i, question in enumerate(requests)]
     moves: Decisions = left + [event for event in asked if not _is_asked(state, event)]
-    kept = ev.StateWrites(
-        private=dict(private or {}),
-        shared=tuple(ev.SharedWrite(key=key, value=value) for key, value in shared),
-        globals={} if written_globals is None else written_globals.values,
-        appended={} if written_globals is None else written_globals.appended,
-    )
+    kept: ev.StateWrites | UnsetType = UNSET
+    if private or shared or written_globals is not None:
+        kept = ev.StateWrites(
+            private=dict(private or {}),
+            shared=tuple(ev.SharedWrite(key=key, value=value) for key, value in shared),
+            globals={} if written_globals is None else written_globals.values,
+            appended={} if written_globals is None else written_globals.appended,
+        )
     moves.append(
         ev.WorkflowStepCompleted(
             **step_fields(activation),
@@ -158,7 +161,7 @@ def handler_completed(
             output=output,
             output_size=size_of(output),
             messages=sent,
-            state=kept if kept != _NOTHING_WRITTEN else UNSET,
+            state=UNSET if kept == _NOTHING_WRITTEN else kept,
         )
     )
     return [*moves, *undelivered(activation, sent)]

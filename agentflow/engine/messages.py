@@ -33,8 +33,6 @@ __all__ = [
 
 NO_EDGE = "no_edge"
 
-_ANY = frozenset({"Any", "object"})
-
 _PLAIN = ("None", "bool", "int", "float", "str")
 """Types whose values are their JSON, also inside a list."""
 
@@ -85,10 +83,11 @@ def route_messages(
     """Return the messages with what each edge did with them, or why the sender fails. `first` is the index of
     the first of them among those of its activation."""
     sent: list[SentMessage] = []
-    reached = {edge.target.id for route in node.routes for edge in route.edges}
     for index, message in enumerate(messages, first):
-        if message.target is not None and message.target not in reached:
-            return _unknown_target(node, message.target, reached)
+        if message.target is not None:
+            reached = {edge.target.id for route in node.routes for edge in route.edges}
+            if message.target not in reached:
+                return _unknown_target(node, message.target, reached)
         found: list[Delivery] = []
         try:
             for route in node.routes:
@@ -129,10 +128,10 @@ def takes_type(accepted: Sequence[str], tags: Sequence[str], *, element: bool = 
 
     With `element` the message is one of the list that a fan-in delivers.
     """
-    if not accepted or not _ANY.isdisjoint(accepted):
+    if not accepted or "Any" in accepted or "object" in accepted:
         return True
     if not element:
-        return not set(tags).isdisjoint(accepted)
+        return any(tag in accepted for tag in tags)
     lists = {"list", "list[Any]", "list[object]", *(f"list[{tag}]" for tag in tags)}
     return not lists.isdisjoint(accepted)
 

@@ -18,12 +18,13 @@ from agentflow.engine.budgets import (
     Exceeded,
     budget_error,
     fails,
-    is_about_budget,
+    is_about_call,
     tool_calls_exceed,
     wait_for_room,
 )
 from agentflow.engine.decisions import Decisions, elapsed_ms, idempotency_key, scope_fields, size_of
 from agentflow.engine.ids import derive
+from agentflow.engine.lost_outcomes import ask_outcome
 from agentflow.engine.reservations import charge, terms_of
 from agentflow.engine.state import OpenCall, RunState
 from agentflow.events import catalogue as ev
@@ -45,8 +46,9 @@ HANDLER_ENDED = "handler_ended"
 
 class Begun(NamedTuple):
     """What a handler is told that wants to make a call: make it (`run`), here is the record (`done`), it is
-    under way already (`open`), its outcome was lost (`unknown`), the attempt is over (`over`), there is no
-    room for it in a budget yet (`wait`), or never will be (`exceeded`).
+    under way already (`open`), its outcome was lost for good (`unknown`), the attempt is over (`over`), a
+    person is to say what came of it or there is no room for it in a budget yet (`wait`), or never will be
+    (`exceeded`).
     """
 
     verdict: Literal["run", "done", "open", "unknown", "over", "wait", "exceeded"]
@@ -86,8 +88,10 @@ def call_begun(
             return Begun("done", call_id, stable, record.output)
         if record.state == "open":
             return Begun("open", call_id, stable)
-        if record.state == "unknown" and not idempotent:
+        if record.denied is not None:
             return Begun("unknown", call_id, stable)
+        if record.state == "unknown" and not idempotent:
+            return _without_outcome(state, activation, record, call_id, now)
     else:  # one that is made again has counted
         over = tool_calls_exceed(state, activation, 1)
         if over is not None:
@@ -124,7 +128,22 @@ def _inherited(
     calls: dict[str, ToolRecord] = activation.local.calls
     equal = [record for record in calls.values() if (record.name, record.parameters) == (name, parameters)]
     found = equal[ordinal] if ordinal < len(equal) else None
-    return found if found is not None and found.state in ("done", "unknown") else None
+    is_settled = found is not None and (found.state in ("done", "unknown") or found.denied is not None)
+    return found if is_settled else None
+
+
+def _without_outcome(
+    state: RunState, activation: Activation, record: ToolRecord, call_id: str, now: int
+) -> Begun:
+    """Return what a handler does about a call whose outcome was lost: wait for a person, or fail (page 000
+    §11 rule 4)."""
+    if state.on_unknown == "fail":
+        return Begun("unknown", call_id)
+    is_asked = any(
+        request.activation is activation and request.call_id == record.call.id
+        for request in state.requests.values()
+    )
+    return Begun("wait", call_id, decisions=[] if is_asked else ask_outcome(state, activation, record, now))
 
 
 def call_ended(
@@ -201,8 +220,10 @@ def call_reported(state: RunState, call_id: str, report: Any, now: int) -> Decis
 
 
 def calls_left_open(state: RunState, activation: Activation, now: int) -> Decisions:
-    """Close the calls that a handler left open when it ended, and its question about a budget: their results
+    """Close the calls that a handler left open when it ended, and what was asked about them: their results
     will not come."""
+    if not (state.calls or state.requests):
+        return []
     error = ErrorInfo(
         category="interrupted",
         code=HANDLER_ENDED,
@@ -211,7 +232,7 @@ def calls_left_open(state: RunState, activation: Activation, now: int) -> Decisi
     spent = elapsed_ms(activation.attempt_started, now)
     moves: Decisions = []
     for request in state.requests.values():
-        if request.activation is activation and is_about_budget(request.data):
+        if request.activation is activation and is_about_call(request.data):
             moves += withdrawn(request, error.code)
     for call in state.calls.values():
         if call.activation is not activation:

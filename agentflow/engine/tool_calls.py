@@ -17,9 +17,9 @@ from agentflow.engine.agents.progress import AgentProgress, ToolRecord
 from agentflow.engine.approvals import ask_call, call_needs_consent
 from agentflow.engine.bindings import ToolInfo
 from agentflow.engine.budgets import exceeded_moves, tool_calls_exceed
-from agentflow.engine.decisions import Decisions, idempotency_key, scope_fields, size_of, step_fields
-from agentflow.engine.ids import derive
+from agentflow.engine.decisions import Decisions, idempotency_key, scope_fields, size_of
 from agentflow.engine.limits import close_calls
+from agentflow.engine.lost_outcomes import ask_outcome
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 
@@ -172,27 +172,5 @@ def settle_unknown(state: RunState, activation: Activation, unknown: list[ToolRe
     moves: Decisions = []
     for record in unknown:
         if record.call.id not in asked:
-            question = _question(state, activation, record, now)
-            waits = ev.WorkflowStepWaiting(**step_fields(activation), for_="input", ref=question.request_id)
-            moves += [question, waits]
+            moves += ask_outcome(state, activation, record, now)
     return moves
-
-
-def _question(state: RunState, activation: Activation, record: ToolRecord, now: int) -> ev.InputRequested:
-    return ev.InputRequested(
-        **scope_fields(activation),
-        request_id=derive("req_", now, state.workflow_id, record.call.id, record.tries),
-        request_type="outcome_unknown",
-        request={
-            "tool_call_id": record.call.id,
-            "tool_name": record.name,
-            "parameters": record.parameters,
-            "message": f"{record.name} may have been executed; its result was not recorded",
-        },
-        response_schema={
-            "type": "object",
-            "properties": {"choice": {"enum": ["retry", "done", "fail"]}, "output": True},
-            "required": ["choice"],
-            "additionalProperties": False,
-        },
-    )

@@ -111,6 +111,9 @@ class _Run:
             self._late.clear()
         return self._events
 
+    def parts(self) -> list[StoredEvent | UnsealedBatch]:
+        return [*self._events, *self._late]
+
     @property
     def parent(self) -> str | None:
         if self._parent == "":
@@ -118,8 +121,8 @@ class _Run:
         return self._parent
 
     def take_late(self, events: UnsealedBatch, batch: Append) -> bool:
-        """Append a batch that is encoded when it is first read, if it is the next of the run: `refusal` has no
-        answer to it. Return false for others, which are checked by the rule."""
+        """Append a batch that is encoded when it is first read, if it is the next of the run: `refusal` has
+        no answer to it. Return false for others, which are checked by the rule."""
         if (
             batch.run is not None
             or not (events.first == batch.expected == self.last + 1)
@@ -338,6 +341,11 @@ class MemoryLog(BaseLog):
         check_start(workflow_id, run.earliest, start)
         first = start - run.earliest
         return run.events[first : first + limit]
+
+    def parts(self, workflow_id: str) -> list[StoredEvent | UnsealedBatch]:
+        """Return the events of a run that are left, those that nobody has read as batches without bytes.
+        Raises RunNotFound or RunGone."""
+        return self._find(workflow_id).parts()
 
     async def run(self, workflow_id: str) -> RunRow:
         """Implement `EventLog.run`."""

@@ -6,6 +6,7 @@ its way to the log. This module reads no clock but that of `ids`, and does no I/
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import Any, overload
@@ -17,6 +18,9 @@ from agentflow.events.ids import Ids, iso, written
 from agentflow.events.tracing import RunTracer
 
 __all__ = ["UnsealedBatch", "envelopes", "seal", "store"]
+
+_sealing = threading.Lock()
+"""Held while a batch is encoded: the result of a run may be read in another thread than the log."""
 
 
 def seal(
@@ -130,11 +134,20 @@ class UnsealedBatch(Sequence[StoredEvent]):
             offset += 1
         return made
 
+    def unread(self) -> Sequence[RunEvent] | None:
+        """Return the data of the events, which must not be changed; None once they are encoded."""
+        return self._data or None
+
     def stored(self) -> list[StoredEvent]:
-        """Return the events in their stored form; the first call encodes them."""
+        """Return the events in their stored form; the first call encodes them.
+
+        Of a run that has ended it may be called in any thread.
+        """
         if self._stored is None:
-            self._stored = [store(event, self.ts) for event in self.envelopes()]
-            self._data, self._taken = (), None
+            with _sealing:
+                if self._stored is None:
+                    self._stored = [store(event, self.ts) for event in self.envelopes()]
+                    self._data, self._taken = (), None
         return self._stored
 
 

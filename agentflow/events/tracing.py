@@ -187,6 +187,22 @@ class _CallSpan(SpanContext):
         return self._fields
 
 
+class _HandlerSpan(SpanContext):
+    """The span of an open step, looked up when it is first asked for: most handlers never do."""
+
+    __slots__ = ("_key", "_tracer")
+
+    def __init__(self, tracer: RunTracer, key: str) -> None:
+        self._fields = None
+        self._tracer = tracer
+        self._key = key
+
+    def _look_up(self) -> tuple[str, str, str, bool, str | None, str | None]:
+        if self._fields is None:
+            self._fields = self._tracer.fields_of_step(self._key)
+        return self._fields
+
+
 _current: ContextVar[SpanContext | None] = ContextVar("agentflow.span", default=None)
 
 
@@ -359,7 +375,7 @@ class RunTracer:
     @property
     def root(self) -> SpanContext:
         """The span of the run as a whole."""
-        return self._context(self._root)
+        return SpanContext(*self._fields_of(self._root))
 
     def call(self, call_id: str, key: str = "run") -> SpanContext:
         """Return the span of an open model or tool call. It is looked up when it is first asked for: a call
@@ -374,13 +390,17 @@ class RunTracer:
         return (self.workflow_id, self.trace_id, span_id, self.sampled, self.tracestate, self.baggage)
 
     def handler(self, key: str) -> SpanContext:
-        """Return the span of an open step, in which its handler works; of the run if it is not open."""
-        self._catch_up()
-        return self._context(self._steps.get(key, self._root))
+        """Return the span of an open step, in which its handler works. It is looked up when it is first asked
+        for, and is that of the run if the step is not open then."""
+        return _HandlerSpan(self, key)
 
-    def _context(self, span: _Span) -> SpanContext:
-        state, baggage = self.tracestate, self.baggage
-        return SpanContext(self.workflow_id, self.trace_id, span.id, self.sampled, state, baggage)
+    def fields_of_step(self, key: str) -> tuple[str, str, str, bool, str | None, str | None]:
+        """Return the fields of the span of a step; of the run's if the step is not open."""
+        self._catch_up()
+        return self._fields_of(self._steps.get(key, self._root))
+
+    def _fields_of(self, span: _Span) -> tuple[str, str, str, bool, str | None, str | None]:
+        return (self.workflow_id, self.trace_id, span.id, self.sampled, self.tracestate, self.baggage)
 
     def step(self, key: str) -> str | None:
         """Return the `traceparent` of an open step or iteration: what it begins elsewhere is a part of it."""

@@ -112,6 +112,13 @@ class Port(Protocol):
     def request_id(self, ordinal: int) -> str: ...
 
 
+class SpanOfHandler(Protocol):
+    """The span that a handler works in."""
+
+    @property
+    def traceparent(self) -> str: ...
+
+
 class Surroundings(NamedTuple):
     """What an attempt begins with. `private` and `shared` hold packed values, `targets` the nodes that an
     edge of this one reaches."""
@@ -126,9 +133,9 @@ class Surroundings(NamedTuple):
     shared: Mapping[str, Any]
     targets: Collection[str]
     reducers: Mapping[str, Callable[[Any, Any], Any]]
-    traceparent: str | None = None
-    check_read: Callable[[str], None] = lambda key: None
-    """Raise ScopeAccessDenied for a key of the shared state that the node may not read."""
+    span: SpanOfHandler | None = None
+    check_read: Callable[[str], None] | None = None
+    """Raise ScopeAccessDenied for a key of the shared state that the node may not read; None: it may all."""
 
 
 class WorkflowContext(Generic[Out, WOut]):
@@ -177,7 +184,7 @@ class WorkflowContext(Generic[Out, WOut]):
                 hint=f"send to one of: {', '.join(reached)}" if reached else "add an edge to it",
                 details={"target": target_id, "valid_targets": reached},
             )
-        payload = self._payloads.encode(data, _union(self._handler.sends))
+        payload = self._encoded(data, self._handler.sends)
         self._staged.messages.append(Sent(payload, target_id))
 
     async def yield_output(self, data: WOut) -> None:
@@ -187,7 +194,11 @@ class WorkflowContext(Generic[Out, WOut]):
         """
         self._check_open("yield_output")
         self._check_declared(self._handler.yields, data, "gives out", "WorkflowContext[Out, WOut]")
-        await self._port.output(self._payloads.encode(data, _union(self._handler.yields)))
+        await self._port.output(self._encoded(data, self._handler.yields))
+
+    def _encoded(self, data: Any, declared: tuple[Any, ...]) -> Encoded:
+        is_empty = isinstance(data, list) and not data  # only then the declared type says what it is of
+        return self._payloads.encode(data, _union(declared) if is_empty else Any)
 
     async def add_event(self, name: str, data: Any = None) -> None:
         """Write the event `custom.<name>`; it is in the log on return. Raises MessageNotEncodable."""
@@ -197,6 +208,8 @@ class WorkflowContext(Generic[Out, WOut]):
         await self._port.event(name, self._payloads.keep(data))
 
     def _check_declared(self, declared: tuple[Any, ...], data: Any, verb: str, where: str) -> None:
+        if data.__class__ in declared:
+            return
         from agentflow.executors.handlers import declares
 
         if declares(declared, data):
@@ -226,7 +239,8 @@ class WorkflowContext(Generic[Out, WOut]):
     def get_shared_state(self, key: str, default: Any = None) -> Any:
         """Return a value of the shared state as a new object: as committed when the activation began, with
         the writes of this attempt. Raises ScopeAccessDenied for a key that the node may not read."""
-        self._around.check_read(key)
+        if self._around.check_read is not None:
+            self._around.check_read(key)
         if key in self._updates:
             for update in self._updates.pop(key):
                 before = self._shared.get(key, self._around.shared.get(key))
@@ -299,9 +313,11 @@ class WorkflowContext(Generic[Out, WOut]):
         """Call a function and record its result under `key`: a later attempt or a restart gets the record.
 
         Plain functions run in a thread. A call whose result was lost is repeated only if `side_effect` is
-        none or read, or it is `idempotent`; else OutcomeUnknown is raised. What the function raises is
-        raised here, and the next attempt calls it again. Raises ToolError (`budget_exceeded`) if the call
-        does not fit a budget that says `on_exceeded: fail`.
+        none or read, or it is `idempotent`. Else the run waits until a person says `retry`, `done` with its
+        output, or `fail`; the handler may begin again meanwhile. What the function raises is raised here, and
+        the next attempt calls it again. Raises OutcomeUnknown if the person says `fail`, or with the run
+        option `on_unknown: fail`, and ToolError (`budget_exceeded`) if the call does not fit a budget that
+        says `on_exceeded: fail`.
         """
         self._check_open("run_once")
         from agentflow.executors.calls import caller_of
@@ -317,7 +333,8 @@ class WorkflowContext(Generic[Out, WOut]):
 
     async def call_tool(self, name: str, args: Mapping[str, Any] | None = None) -> Any:
         """Call a function of a service, `service.function`; recorded like `run_once`: an equal call of a
-        later attempt gets the record. Raises ToolError or OutcomeUnknown."""
+        later attempt gets the record, and a person is asked about one that was lost. Raises ToolError or
+        OutcomeUnknown."""
         self._check_open("call_tool")
         return await self._port.tool(name, self._payloads.keep(dict(args or {})))
 
@@ -386,7 +403,8 @@ class WorkflowContext(Generic[Out, WOut]):
     @property
     def traceparent(self) -> str | None:
         """W3C traceparent of the span of this attempt, for calls to other services."""
-        return self._around.traceparent
+        span = self._around.span
+        return None if span is None else span.traceparent
 
     def _check_open(self, method: str) -> None:
         if not self._open:

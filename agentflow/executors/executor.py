@@ -6,7 +6,7 @@ import copy
 import inspect
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, overload
+from typing import Any, ClassVar, Literal, get_args, overload
 
 import msgspec
 
@@ -46,7 +46,9 @@ class Executor:
         side_effect: SideEffect | None = None,
     ) -> None:
         """Name the node. `retry`: without one a handler is attempted once. `timeout`: seconds, or "30s", of
-        all attempts. Raises ConfigurationError for an option that is none of these."""
+        all attempts. `side_effect="none"`: what the handlers do beside their context may be repeated after a
+        crash at no cost, so that they begin before their start is durable. Raises ConfigurationError for an
+        option that is none of these."""
         if not isinstance(id, str) or not id.strip() or "/" in id:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"id {id!r} of an executor must be a text without a slash")
         self.id = id
@@ -59,6 +61,9 @@ class Executor:
             self.on_error = on_error
         if side_effect is not None:
             self.side_effect = side_effect
+        if self.side_effect not in get_args(SideEffect):
+            classes = ", ".join(get_args(SideEffect))
+            raise ConfigurationError(f"side_effect {self.side_effect!r} of {id} is none of: {classes}")
 
     @property
     def handlers(self) -> tuple[HandlerSpec, ...]:

@@ -64,9 +64,8 @@ async def fork_at(
     given = encoder.edits(edits) if edits is not None else {}
     answers = encoder.answers(responses or {})
     handle = await runtime.fork_graph(
-        source_id,
+        state,
         workflow.definition,
-        offset=offset,
         as_id=workflow_id,
         edits=given,
         input_type=encoder.input_type,

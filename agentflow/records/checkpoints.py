@@ -12,19 +12,19 @@ import msgspec
 
 from agentflow.definition.ir import Workflow
 from agentflow.definition.signature import signature
-from agentflow.events.catalogue import (
-    TERMINAL_TYPES,
-    InputReceived,
-    SuperstepCompleted,
-    SystemStateSaved,
-    WorkflowStarted,
-    WorkflowStepCompleted,
-)
+from agentflow.events.catalogue import TERMINAL_TYPES, SuperstepCompleted, WorkflowStarted
 from agentflow.events.envelope import Event
+from agentflow.records.run_events import LoggedData
 
 __all__ = ["Cause", "Checkpoint", "checkpoint_id", "checkpoints_of", "last_checkpoint", "parse_checkpoint"]
 
 Cause = Literal["start", "superstep", "step", "input", "terminal"]
+
+_CAUSES: dict[str, Cause] = {
+    "workflow.started": "start",
+    "input.received": "input",
+    **dict.fromkeys(TERMINAL_TYPES, "terminal"),
+}
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,23 +89,20 @@ def checkpoints_of(events: Iterable[Event[Any]], workflow: Workflow) -> list[Che
     return found
 
 
-def last_checkpoint(events: Sequence[Event[Any]], workflow: Workflow) -> str | None:
+def last_checkpoint(workflow_id: str, events: Sequence[LoggedData], workflow: Workflow) -> str | None:
     """Return the id of the last checkpoint among the events of a run."""
     steps = workflow.options.policy == "superstep"
     for event in reversed(events):
         if _cause(event, steps) is not None:
-            return checkpoint_id(event.workflow_id, event.offset)
+            return checkpoint_id(workflow_id, event.offset)
     return None
 
 
-def _cause(event: Event[Any], steps: bool) -> Cause | None:
-    data = event.data
-    if isinstance(data, WorkflowStarted) or (isinstance(data, SystemStateSaved) and data.kind == "fork_base"):
+def _cause(event: LoggedData, steps: bool) -> Cause | None:
+    if event.type in _CAUSES:
+        return _CAUSES[event.type]
+    if event.type == "system.state_saved" and event.data.kind == "fork_base":
         return "start"
-    if event.type in TERMINAL_TYPES:
-        return "terminal"
-    if isinstance(data, InputReceived):
-        return "input"
-    if steps:
-        return "superstep" if isinstance(data, SuperstepCompleted) else None
-    return "step" if isinstance(data, WorkflowStepCompleted) else None
+    if event.type == ("superstep.completed" if steps else "workflow.step_completed"):
+        return "superstep" if steps else "step"
+    return None

@@ -14,8 +14,9 @@ from agentflow.events import catalogue as ev
 from agentflow.events.catalogue import DefinitionInfo
 from agentflow.events.envelope import Event
 from agentflow.records.checkpoints import last_checkpoint
-from agentflow.records.outputs import OutputFold
+from agentflow.records.outputs import FOLDED_TYPES, OutputFold
 from agentflow.records.requests import RequestRecord
+from agentflow.records.run_events import LoggedData
 from agentflow.records.runs import RunResult
 
 __all__ = ["Decode", "PendingRequest", "gives_outputs", "graph_result", "plain"]
@@ -60,28 +61,34 @@ def graph_result(
     events: Sequence[Event[Any]],
     base: Sequence[Event[Any]] = (),
     *,
+    seen: Sequence[LoggedData] | None = None,
     decode: Decode = plain,
     unpack: Callable[[Any], Any] = lambda value: value,
 ) -> RunResult[Any]:
-    """Return a result with all that the log of a graph run says. `base` is what a fork began with."""
+    """Return a result with all that the log of a graph run says. `base` is what a fork began with; `seen` are
+    the events as `peek` gives them, if they are not decoded yet."""
+    rows: Sequence[LoggedData] = events if seen is None else seen
     fold = OutputFold()
     for event in base:
         fold.take(event.data, 0)
-    for event in events:
-        fold.take(event.data, event.offset)
+    for row in rows:
+        if row.type in FOLDED_TYPES:
+            fold.take(row.data, row.offset)
     given = fold.outputs()
     outputs = tuple(decode(one.type, one.value) for one in given if one.kind == "output")
     others = tuple(decode(one.type, one.value) for one in given if one.kind != "output")
-    begin: ev.WorkflowStarted = events[0].data
-    asked = {e.data.request_id: e.data for e in (*base, *events) if e.type in _ASK}
+    begin: ev.WorkflowStarted = rows[0].data
+    asked: dict[str, Any] = {}
+    if result.pending_requests:
+        asked = {e.data.request_id: e.data for e in (*base, *rows) if e.type in _ASK}
     return msgspec.structs.replace(
         result,
         output=outputs[-1] if outputs else result.output,
         outputs=outputs,
         intermediate_outputs=others,
-        events=tuple(events),
-        undelivered=tuple(e.data for e in events if isinstance(e.data, ev.MessageUndelivered)),
-        checkpoint=last_checkpoint(events, workflow),
+        events=tuple(events) if seen is None else events,
+        undelivered=tuple(row.data for row in rows if row.type == ev.MessageUndelivered.EVENT_TYPE),
+        checkpoint=last_checkpoint(result.workflow_id, rows, workflow),
         forked_from=begin.forked_from or None,
         pending_requests=tuple(_pending(r, asked, unpack) for r in result.pending_requests),
     )

@@ -10,7 +10,13 @@ from msgspec import UNSET
 
 from agentflow.events import catalogue as ev
 
-__all__ = ["OutputFold", "OutputRecord"]
+__all__ = ["FOLDED_TYPES", "OutputFold", "OutputRecord"]
+
+FOLDED_TYPES = frozenset(
+    kind.EVENT_TYPE
+    for kind in (ev.Output, ev.WorkflowStepStarted, ev.WorkflowStepRetrying, ev.WorkflowStepFailed)
+)
+"""Types of the events that say something about outputs."""
 
 
 class OutputRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from agentflow.definition.delegates import usage_of
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import Workflow, canonical_json, decode_ir
 from agentflow.definition.kinds import kind_of
-from agentflow.definition.limits import Limits, asks_for_budget, limits_of, merged
+from agentflow.definition.limits import Limits, asked_by_runtime, asks_for_budget, limits_of, merged
 from agentflow.definition.node import handles_error
 from agentflow.errors import LogCorrupt
 from agentflow.events import catalogue as ev
@@ -426,7 +426,7 @@ class RunFold:
                 self._step_limits[scope] = raised
 
     def _asks_by_message(self, step_id: Any, request_type: Any, request: Any) -> bool:
-        return self._steps[step_id].has_handler and not asks_for_budget(request_type, request)
+        return self._steps[step_id].has_handler and not asked_by_runtime(request_type, request)
 
     def _plan_compiled(self, data: ev.PlanCompiled, offset: int, ts: int) -> None:
         """Take in the steps of a plan, which become known in the run."""

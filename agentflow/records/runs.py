@@ -5,6 +5,7 @@ Structs alone, and what follows from one of them (page 000 §8). `projection` ma
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
@@ -84,8 +85,9 @@ class RunResult(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """All outputs of a graph run, in the order of page 002 §16; `output` is the last of them."""
     intermediate_outputs: tuple[Any, ...] = ()
     """What nodes gave out that are not in `output_from`."""
-    events: tuple[Any, ...] = ()
-    """The whole log of a graph run, as events."""
+    events: Sequence[Any] = ()
+    """The whole log of a graph run, as events. They are decoded when they are first looked at: a program that
+    encodes a result as JSON replaces them by `tuple(result.events)` before."""
     undelivered: tuple[Any, ...] = ()
     """The messages of a graph run that no edge delivered: `message.undelivered`."""
     checkpoint: str | None = None

@@ -1,12 +1,12 @@
 """EffectLauncher: executes the effects of durable batches by the dispatcher, child runs and the crash ledger.
 
-Used by one RunSupervisor alone. It decides nothing; while the run is being parked no call begins. Only a call
-of a function without effects may begin before its batch is durable.
+Used by one RunSupervisor alone. It decides nothing; while the run is being parked no call begins. Only a
+function or an executor without effects may begin before its batch is durable.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from agentflow import engine
 
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from agentflow.runtime.run_stepper import RunStepper
     from agentflow.runtime.supervised_children import SupervisedChildren
 
-__all__ = ["EffectLauncher"]
+__all__ = ["Early", "EffectLauncher"]
+
+Early: TypeAlias = engine.OpenCall | engine.StartHandler
+"""What begins before its batch is durable."""
 
 _MAX_AHEAD = 32
 _StartCall = engine.StartCall
@@ -33,9 +36,8 @@ class EffectLauncher:
         self._dispatcher = dispatcher
         self._children = children
 
-    def take_early(self, effects: list[engine.Effect]) -> list[engine.OpenCall]:
-        """Remove and return the calls that may begin once their batch is appended: their functions have no
-        effect.
+    def take_early(self, effects: list[engine.Effect]) -> list[Early]:
+        """Remove and return what may begin once its batch is appended: what has no effect.
 
         A crash before it is durable repeats them, which `side_effect: none` allows (page 000 §6). Everything
         else waits: a model call, any other function, a reply and the end of the run follow what is durable.
@@ -49,28 +51,46 @@ class EffectLauncher:
             return []
         if run.recorded is not None or launch.trial is not None or not launch.accepted.done():
             return []
-        state = run.state
         if len(effects) == 1:  # as in a chain
-            call = _harmless_call(state, effects[0])
-            if call is None:
+            found = self._early(effects[0])
+            if found is None:
                 return []
             effects.clear()
-            return [call]
+            return [found]
         later: list[engine.Effect] = []
-        early: list[engine.OpenCall] = []
+        early: list[Early] = []
         for effect in effects:
-            call = _harmless_call(state, effect)
-            if call is None:
+            found = self._early(effect)
+            if found is None:
                 later.append(effect)
             else:
-                early.append(call)
+                early.append(found)
         effects[:] = later
         return early
 
-    def launch(self, calls: list[engine.OpenCall]) -> None:
-        """Begin these calls."""
-        for call in calls:
-            self._dispatcher.launch(call)
+    def launch(self, early: list[Early]) -> None:
+        """Begin these calls and handlers."""
+        for begun in early:
+            if isinstance(begun, engine.OpenCall):
+                self._dispatcher.launch(begun)
+            else:
+                self._dispatcher.execute(begun)
+
+    def _early(self, effect: engine.Effect) -> Early | None:
+        call = _harmless_call(self._run.state, effect)
+        if call is not None:
+            return call
+        return effect if isinstance(effect, engine.StartHandler) and self._is_harmless(effect) else None
+
+    def _is_harmless(self, effect: engine.StartHandler) -> bool:
+        """Return whether an effect begins a handler that has no effect but what it asks this actor for, which
+        is answered once all before it is durable."""
+        run = self._run
+        code, activation = run.launch.directory.code, run.state.mail.open.get(effect.activation_key)
+        if code is None or activation is None:
+            return False
+        template: Any = code.executors.get(getattr(activation.node.spec, "executor", ""))
+        return getattr(template, "side_effect", None) == "none"
 
     def execute_all(self, effects: list[engine.Effect]) -> None:
         """Execute the effects of durable events, in order."""

@@ -219,8 +219,8 @@ class ExecutorActor(Actor, mailbox=1_000, handler_timeout=None):
             shared=place.shared(message.activation),
             targets=place.targets,
             reducers=place.reducers,
-            traceparent=span.traceparent if isinstance(span, SpanContext) else None,
-            check_read=partial(_check_read, place),
+            span=span if isinstance(span, SpanContext) else None,
+            check_read=partial(_check_read, place) if place.grants else None,
         )
         port = HandlerPort(
             self._supervisor, message, place.workflow_id, place.node, place.directory, place.grants

@@ -320,21 +320,22 @@ class ForkCommand(RecoveryCommands):
 
     async def fork_graph(
         self,
-        workflow_id: str,
+        source: RunState,
         definition: Definition,
         *,
-        offset: int,
         as_id: str | None = None,
         edits: Mapping[str, Any] | None = None,
         input_type: str | None = None,
         by: str = "local",
     ) -> RunHandle:
-        """Begin a run of a graph with an equal signature that goes on from an offset of another.
+        """Begin a run of a graph with an equal signature that goes on from where `source` is the fold of
+        another.
 
         `edits` are checked and encoded: `input` (of the type `input_type`), `shared`, `state`, `messages` and
         `outputs` (page 002 §9). Raises as `fork`.
         """
         given = dict(edits or {})
+        workflow_id, offset = source.workflow_id, source.next_offset - 1
         begin = await self._begin(workflow_id)
         bound = await self.bind(definition)
         errors = [d for d in bound.diagnostics if d.severity == "error"]
@@ -342,7 +343,6 @@ class ForkCommand(RecoveryCommands):
             raise DefinitionError(errors)
         plan = self._plan(definition.workflow, definition.ir_hash)
         await self._put_definition(definition)
-        source = await self.fold(workflow_id, at=offset)
         run_id = self._run_id(as_id)
         base = await fork_base(
             self.log,

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from agentflow.definition.ir import decode_ir
 from agentflow.errors import LogCorrupt, OffsetTrimmed
 from agentflow.events.catalogue import WorkflowStarted
-from agentflow.events.envelope import Event, decode
+from agentflow.events.envelope import Event, StoredEvent, decode
+from agentflow.events.rows import ENDED
 from agentflow.records.graph_results import gives_outputs, graph_result
 from agentflow.records.read_model import base_of_fork
+from agentflow.records.run_events import LoggedData, RunEvents, peek
 from agentflow.records.runs import RunResult
 
 if TYPE_CHECKING:
+    from agentflow.events.sealing import UnsealedBatch
     from agentflow.executors.payloads import Payloads
     from agentflow.runtime.run_results import RunResults
 
@@ -29,10 +33,13 @@ async def full_result(
     returned as it is.
     """
     try:
-        rows = [row async for row in runtime.events(result.workflow_id, follow=False)]
+        parts = await _parts(result, runtime)
     except OffsetTrimmed:
         return result
-    begin = rows[0].data
+    seen = peek(parts)
+    begin = seen[0].data
+    if not isinstance(begin, WorkflowStarted):
+        return result
     body = await runtime.log.get_definition(begin.ir_hash)
     if body is None:
         raise LogCorrupt(f"the definition {begin.ir_hash} is not in the store")
@@ -43,17 +50,28 @@ async def full_result(
     return graph_result(
         result,
         workflow,
-        rows,
-        await _base(runtime, rows),
+        RunEvents(parts),
+        await _base(runtime, seen),
+        seen=seen,
         decode=partial(decoded, payloads),
         unpack=payloads.unpack,
     )
 
 
+async def _parts(result: RunResult[Any], runtime: RunResults) -> list[StoredEvent | UnsealedBatch]:
+    """Return the log of a run. Where the store can give batches without bytes, nothing of a run that has
+    ended is encoded; one that goes on encodes its log meanwhile."""
+    parts = getattr(runtime.log, "parts", None)
+    if parts is not None and result.state in ENDED:
+        return parts(result.workflow_id)
+    async with aclosing(runtime.hub.subscribe(result.workflow_id, follow=False)) as rows:
+        return [row async for row in rows]
+
+
 _decoded_graph = lru_cache(64)(decode_ir)
 
 
-async def _base(runtime: RunResults, events: list[Event[Any]]) -> list[Event[Any]]:
+async def _base(runtime: RunResults, events: Sequence[LoggedData]) -> list[Event[Any]]:
     """Return the events that a fork begins with; none of another run."""
     if len(events) < 2 or events[1].type != "system.state_saved" or events[1].data.kind != "fork_base":
         return []

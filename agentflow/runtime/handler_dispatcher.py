@@ -7,10 +7,10 @@ handler begins is an effect of the engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
-from actors import ChildSpec, Context, Ref, tracing
+from actors import ChildSpec, Context, Ref
 from agentflow.definition.reducers import REDUCERS, is_built_in
 from agentflow.engine import Activation, RunState, StartHandler, request_id_of, shared_of
 from agentflow.engine.grants import grants_of
@@ -61,10 +61,23 @@ class HandlerDispatcher:
         self._ending: dict[Ref[Any], _Node] = {}  # killed, and not gone yet
         self._next: dict[_Node, StartHandler] = {}  # waits until the actor before it is gone
         self._lost: dict[str, int] = {}
+        self._shared = partial(shared_of, state)
+        self._delayed: set[str] = set()  # activations whose handler begins after a backoff
         self.is_used = False
         """True once there was a handler: before that nothing is to be released."""
         self.parked: Callable[[], Collection[str]] = frozenset
         """Gives the activations whose handlers only wait for a larger budget."""
+
+    @cached_property
+    def _reducers(self) -> dict[str, Any]:
+        declared = self._state.graph.workflow.shared
+        return {key: REDUCERS[spec.reducer] for key, spec in declared.items() if spec.reducer}
+
+    @cached_property
+    def _own_reducers(self) -> frozenset[str]:
+        """The shared keys whose reducers users wrote."""
+        declared = self._state.graph.workflow.shared.items()
+        return frozenset(key for key, spec in declared if spec.reducer and not is_built_in(spec.reducer))
 
     @property
     def is_busy(self) -> bool:
@@ -91,8 +104,10 @@ class HandlerDispatcher:
         if wait > 0:
             self.release(activation.key)
             later = BeginHandler(activation=activation.key, attempt=effect.attempt)
+            self._delayed.add(activation.key)
             self._ctx.timers.start(f"begin {activation.key}", wait, later)
             return
+        self._delayed.discard(activation.key)
         self._begun[activation.key] = effect.attempt
         node = _node_of(activation)
         if node in self._work:
@@ -107,30 +122,25 @@ class HandlerDispatcher:
         self._places[activation.key] = node
         ref = self._actors.get(node)
         if ref is None:
-            name = f"{activation.node.id.replace('/', ':')}.{len(self._nodes)}@{activation.key[1:]}"
+            name = f"{activation.node.id}.{len(self._nodes)}@{activation.key[1:]}".replace("/", ":")
             factory = partial(ExecutorActor, self._ctx.self, self._place(activation))
-            ref = self._ctx.spawn_soon(ChildSpec(name.replace("/", ":"), factory, restart="temporary"))
-            self._actors[node], self._nodes[ref] = ref, node
-            self._ctx.watch(ref)
-        with tracing(self._tracer.handler(activation.key)):
-            ref.tell(self._message(activation))
+            ref = self._ctx.spawn_soon(ChildSpec(name, factory, restart="temporary"))
+            self._actors[node], self._nodes[ref] = ref, node  # a parent is told of the end of its children
+        ref.tell_now(self._message(activation), self._tracer.handler(activation.key))
 
     def _place(self, activation: Activation) -> Place:
         node, state, code = activation.node, self._state, self._directory.code
         assert code is not None  # binding refuses a graph whose executors are not registered
         template = code.executors[node.spec.executor]  # type: ignore[attr-defined]
-        declared = state.graph.workflow.shared
         return Place(
             workflow_id=state.workflow_id,
             node=node.id,
             make=template.copy_for_run if isinstance(template, Executor) else template,
             payloads=code.payloads,
             targets=frozenset(e.target.id for route in node.routes for e in route.edges),
-            reducers={key: REDUCERS[spec.reducer] for key, spec in declared.items() if spec.reducer},
-            own_reducers=frozenset(
-                key for key, spec in declared.items() if spec.reducer and not is_built_in(spec.reducer)
-            ),
-            shared=partial(shared_of, state),
+            reducers=self._reducers,
+            own_reducers=self._own_reducers,
+            shared=self._shared,
             committed=state.shared,
             grants=grants_of(activation),
             graph_node=node,
@@ -183,7 +193,9 @@ class HandlerDispatcher:
     def release(self, activation_key: str) -> None:
         """Cancel the handler of an activation that has ended, if it is at work or waits."""
         self._begun.pop(activation_key, None)
-        self._ctx.timers.cancel(f"begin {activation_key}")
+        if activation_key in self._delayed:
+            self._delayed.remove(activation_key)
+            self._ctx.timers.cancel(f"begin {activation_key}")
         if self._next:
             self._next = {n: e for n, e in self._next.items() if e.activation_key != activation_key}
         node = self._places.get(activation_key)

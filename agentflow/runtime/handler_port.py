@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from typing import Any
 
 import msgspec
@@ -51,7 +50,7 @@ class HandlerPort:
         self._workflow_id = workflow_id
         self._node = node
         self._directory = directory
-        self._equal_calls: Counter[str] = Counter()
+        self._equal_calls: dict[str, int] = {}
         self._key = message.activation
         self._attempt = message.attempt
         self._request_ids = message.request_ids
@@ -109,7 +108,7 @@ class HandlerPort:
             message = f"the arguments of {name} do not satisfy its schema: {issues[0].message}"
             raise ToolError.of("invalid_input", "invalid_tool_input", message, executed=False)
         same = f"{name} {msgspec.json.encode(arguments, order='deterministic').decode()}"
-        self._equal_calls[same] += 1
+        self._equal_calls[same] = self._equal_calls.get(same, 0) + 1
         begin = BeginCall(
             activation=self._key,
             attempt=self._attempt,

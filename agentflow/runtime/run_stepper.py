@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from agentflow.events.log import EventLog
     from agentflow.runtime.commit_watch import CommitWatch
     from agentflow.runtime.edge_judge import EdgeJudge
+    from agentflow.runtime.effect_launcher import Early
     from agentflow.runtime.permanent_actor import PermanentActor
     from agentflow.runtime.result_cache import KeepResult
     from agentflow.runtime.shared_store import SharedStore
@@ -103,9 +104,9 @@ class RunStepper:
         """Of a run whose trace is checked at its end."""
         self.edges: EdgeJudge
         self.watch: CommitWatch
-        self.take_early: Callable[[list[engine.Effect]], list[engine.OpenCall]]
+        self.take_early: Callable[[list[engine.Effect]], list[Early]]
         """Removes from effects the calls that may begin before their batch is durable."""
-        self.launch_early: Callable[[list[engine.OpenCall]], None]
+        self.launch_early: Callable[[list[Early]], None]
         """Begins them, once the batch was sent. These four are set by the supervisor."""
         self.effects: list[engine.Effect] = []
         """Of the events that are not on their way to the log yet."""
@@ -122,7 +123,7 @@ class RunStepper:
     def take_apart(self) -> None:
         """Let go of what knows this stepper; called when its supervisor has stopped."""
         self.after_advance = self.recorded = self.validation = None
-        del self.launch_early, self.edges, self.watch, self.outside
+        del self.take_early, self.launch_early, self.edges, self.watch, self.outside
 
     def validate_trace(self, begin: ev.WorkflowStarted) -> None:
         """Check the trace of the run at its end if its options say so; called with its first event."""
@@ -151,9 +152,10 @@ class RunStepper:
             self.recorded.replayer.align(self.state, now)
         return now
 
-    def advance(self, decisions: Decisions) -> None:
-        """Apply what happened and what follows from it, and append it all as one batch."""
-        now = self.now()
+    def advance(self, decisions: Decisions, decided_at: int | None = None) -> None:
+        """Apply what happened and what follows from it, and append it all as one batch. `decided_at` is the
+        time of the decisions, if it was just looked at."""
+        now = self.now() if decided_at is None else decided_at
         first = self.state.next_offset
         events: list[ev.RunEvent] = []
         self.record(decisions, events, now)

@@ -495,7 +495,8 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
             self._edges.ask(node, message.messages, found)
             return
-        self._run.advance(self._handlers.done(message, self._run.now()))
+        now = self._run.now()
+        self._run.advance(self._handlers.done(message, now), now)
         self._stop.call_ended()
 
     @on(HandlerFailed)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentflow import Runtime, Service, function
+from agentflow import Never, Runtime, Service, WorkflowBuilder, WorkflowContext, executor, function
 from agentflow.definition.ir import EndNode, StartNode, ToolNode, Workflow
 from agentflow.events.envelope import decode
 from agentflow.events.log import Append
@@ -140,3 +140,50 @@ async def test_a_crash_repeats_only_functions_without_effects(kept: int):
         assert (result.state, desk.calls["pay"]) == ("waiting", before), "a person is asked first"
     else:
         assert (result.state, desk.calls["pay"]) == ("completed", 1)
+
+
+def chain_of_executors(began: dict[str, asyncio.Event], policy: Any) -> Any:
+    """Three executors in a line, the first two without effects; the second gives out what it gets."""
+
+    @executor(id="first", side_effect="none")
+    async def first(value: int, ctx: WorkflowContext[int]) -> None:
+        began["first"].set()
+        await ctx.send_message(value + 1)
+
+    @executor(id="second", side_effect="none")
+    async def second(value: int, ctx: WorkflowContext[int, int]) -> None:
+        began["second"].set()
+        await ctx.yield_output(value)
+        began["output"].set()
+        await ctx.send_message(value + 1)
+
+    @executor(id="third")
+    async def third(value: int, ctx: WorkflowContext[Never, int]) -> None:
+        began["third"].set()
+        await ctx.yield_output(value)
+
+    builder = WorkflowBuilder("line", policy=policy).set_start_executor(first)
+    return builder.add_chain([first, second, third]).build()
+
+
+@pytest.mark.parametrize("policy", ["eager", "superstep"])
+async def test_only_an_executor_without_effects_goes_ahead_of_the_log(policy: str):
+    log = HeldLog()
+    began = {name: asyncio.Event() for name in ("first", "second", "output", "third")}
+    waits_for = {"output": "output", "third": "workflow.step_started"}
+    async with Runtime(log) as runtime:
+        handle = await runtime.submit(chain_of_executors(began, policy), 1)
+        await began["second"].wait()
+        assert log.held, "the second executor began before the completion of the first was durable"
+        result = asyncio.ensure_future(handle.result())
+        while not result.done():
+            batch = (await log.next()).events
+            for name, wanted in waits_for.items():
+                steps = [e for e in batch if e.type == wanted]
+                step = "second" if name == "output" else "third"
+                if any(decode(e.body).data.step_id == step for e in steps):
+                    assert not began[name].is_set(), f"{name}: before {wanted} is durable"
+            log.let_through()
+            if batch[-1].type == "workflow.completed":
+                await result
+        assert result.result().get_outputs() == [2, 3]

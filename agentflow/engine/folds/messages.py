@@ -53,7 +53,9 @@ def bring_messages(
 ) -> bool:
     """Bring messages where their deliveries say; return whether an edge took one of them."""
     node, path = activation.node, activation.path
-    edges = {(edge.name, edge.target.id): edge for edge in node.targets("next")}
+    leaving = node.targets("next")
+    only = leaving[0] if len(leaving) == 1 else None
+    edges = {} if only is not None else {(edge.name, edge.target.id): edge for edge in leaving}
     buffered: dict[int, Entry] = {}
     is_taken = False
     for lost in undelivered(activation, messages):
@@ -62,8 +64,8 @@ def bring_messages(
         for delivery in message.deliveries:
             if delivery.status not in ("delivered", "buffered"):
                 continue
-            edge = edges.get((delivery.edge, delivery.target))
-            if edge is None:
+            edge = only or edges.get((delivery.edge, delivery.target))
+            if edge is None or (edge.name, edge.target.id) != (delivery.edge, delivery.target):
                 raise IllegalEvent(data, f"{node.id} has no edge {delivery.edge} to {delivery.target}")
             is_taken = True
             if edge.fan is not None:

@@ -12,7 +12,7 @@ from agentflow.engine.agents.failure import fault
 from agentflow.engine.agents.progress import ToolRecord
 from agentflow.engine.approvals import denial
 from agentflow.engine.arrivals import dispatched, enqueue, mirror
-from agentflow.engine.budgets import is_about_budget, is_about_own_budget
+from agentflow.engine.budgets import is_about_budget, is_about_call, is_about_own_budget
 from agentflow.engine.folds.common import record_of, settle_tool, wake
 from agentflow.engine.folds.messages import message_answered, message_asked
 from agentflow.engine.folds.slots import go_on, stand_still
@@ -151,7 +151,7 @@ def _step_decided(state: RunState, activation: Activation, error: Any) -> None:
 
 def _input_requested(state: RunState, data: ev.InputRequested, offset: int, ts: int) -> None:
     activation = at_work(state, data)
-    asks_by_message = activation.node.kind.sends and not is_about_budget(data)
+    asks_by_message = activation.node.kind.sends and not is_about_call(data)
     asks_itself = asks_by_message or activation.node.kind.takes_answers
     if activation.node.kind.starts_run:
         state.mail.routed.pop(data.request_id, None)  # forwarded to the caller
@@ -203,7 +203,7 @@ def _input_received(state: RunState, data: ev.InputReceived, offset: int, ts: in
 
 def _is_by_message(request: OpenRequest) -> bool:
     """Return whether a handler asked, whose answer is a message."""
-    return request.activation.node.kind.sends and not is_about_budget(request.data)
+    return request.activation.node.kind.sends and not is_about_call(request.data)
 
 
 def _input_settled(state: RunState, request: OpenRequest, value: dict[str, Any], ts: int) -> None:
@@ -226,6 +226,8 @@ def _input_settled(state: RunState, request: OpenRequest, value: dict[str, Any],
         record.state, record.output = "done", value.get("output")
     else:
         record.state = "failed"
+        if activation.node.kind.sends:  # or its handler would make it again
+            record.denied = record.error
     settle_tool(state, activation, record)
 
 

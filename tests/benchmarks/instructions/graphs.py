@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
-from agentflow import function
+from agentflow import Executor, Never, WorkflowBuilder, WorkflowContext, executor, function
 from agentflow.definition.ir import (
     AgentNode,
     AgentSpec,
@@ -16,18 +17,30 @@ from agentflow.definition.ir import (
     Workflow,
 )
 
-__all__ = ["FUNCTIONS", "SHAPES", "Work", "agents", "chain", "fan_out", "for_each", "independent", "tokens"]
+__all__ = [
+    "FUNCTIONS",
+    "SHAPES",
+    "Work",
+    "agents",
+    "chain",
+    "executors",
+    "fan_out",
+    "for_each",
+    "independent",
+    "tokens",
+]
 
 MODEL = ModelRef(provider="scripted", model="m")
 
 
 class Work(NamedTuple):
-    """A graph of `steps` steps, its input, and the output of its run."""
+    """A graph of `steps` steps, its input, and the output of its run. `executors`: of one built in Python."""
 
-    graph: Workflow
+    graph: Any
     input: Any
     output: Any
     steps: int
+    executors: WorkflowBuilder | None = None
 
 
 @function(side_effect="none")
@@ -131,6 +144,28 @@ def agents(n: int) -> Work:
     return Work(_graph("agents", nodes, "n0"), {"x": 0}, {"x": n}, n)
 
 
+def _hop(number: int) -> Executor:
+    @executor(id=f"n{number}")
+    async def hop(message: dict, ctx: WorkflowContext[dict]) -> None:
+        await ctx.send_message({**message, "hop": number})
+
+    return hop
+
+
+@executor(id="last")
+async def last(message: dict, ctx: WorkflowContext[Never, dict]) -> None:
+    await ctx.yield_output({**message, "hop": message["hop"] + 1})
+
+
+def executors(n: int, policy: Literal["eager", "superstep"]) -> Work:
+    """Return a line of executors that hand a message on; the last one gives it out."""
+    nodes = [*map(_hop, range(n - 1)), last]
+    builder = WorkflowBuilder("executors", policy=policy, max_iterations=10 * n)
+    builder.set_start_executor(nodes[0]).add_chain(nodes)
+    message = {"task": "t", "text": "hello world", "hop": 0}
+    return Work(None, message, message | {"hop": n - 1}, n, builder)
+
+
 SHAPES = {
     "tokens": tokens,
     "chain": chain,
@@ -138,4 +173,6 @@ SHAPES = {
     "independent": independent,
     "for_each": for_each,
     "agents": agents,
+    "executors eager": partial(executors, policy="eager"),
+    "executors superstep": partial(executors, policy="superstep"),
 }

@@ -35,7 +35,7 @@ def answer(request: ModelRequest) -> dict[str, int]:
 
 def work_of(case: str) -> Work:
     """Return the work of `[engine ]SHAPE SIZE`."""
-    shape, size = case.removeprefix("engine ").split()
+    shape, _, size = case.removeprefix("engine ").rpartition(" ")
     return SHAPES[shape](int(size))
 
 
@@ -44,9 +44,14 @@ async def measure(case: str, runtime: Runtime, count: Callable[[], int], rounds:
     work = work_of(case)
     alone = case.startswith("engine ")
     plan = compile_graph(work.graph) if alone else None
-    definition = None if alone else runtime.load(work.graph)
+    definition = None if alone or work.executors else runtime.load(work.graph)
+    workflow = work.executors.with_checkpointing(runtime).build() if work.executors else None
 
     async def once() -> None:
+        if workflow is not None:
+            result = await workflow.run(work.input)
+            assert result.output == work.output, result
+            return
         if definition is None:
             state = drive(plan, work.graph, work.input, lambda parameters: {"x": parameters["x"] + 1})
             assert summary(state)["output"] == work.output

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import Any
 
 from agentflow import Executor, Never, WorkflowBuilder, WorkflowContext, handler, response_handler
+from agentflow.definition.policy import RetryPolicy
+from agentflow.errors import OutcomeUnknown
 from agentflow.models import ModelError
 from tests.golden.scenes.support import rest
 from tests.golden.stage import RUN, Stage, failure, scene
@@ -90,5 +93,54 @@ def handler_budget(stage: Stage) -> None:
         (asked,) = (await handle.rest()).pending_requests
         await runtime.answer(RUN, asked.request_id, {"choice": "raise", "limit": 3})
         assert (await handle.rest()).state == "completed"
+
+    stage.process(life)
+
+
+class Pay(Executor):
+    """Makes three payments; the first attempt ends while each of them is under way."""
+
+    retry = RetryPolicy(max_attempts=2)
+
+    @handler
+    async def on_amount(self, amount: int, ctx: WorkflowContext[Never, str]) -> None:
+        begun = asyncio.Semaphore(0)
+
+        async def pay(name: str) -> str:
+            begun.release()
+            if ctx.attempt == 1:
+                await asyncio.Event().wait()
+            return f"paid {name}"
+
+        async def say(name: str) -> None:
+            try:
+                told = await ctx.run_once(name, pay, name)
+            except OutcomeUnknown:
+                told = f"{name} is lost"
+            await ctx.yield_output(told)
+
+        if ctx.attempt == 1:
+            async with asyncio.TaskGroup() as group:
+                for name in ("first", "second", "third"):
+                    group.create_task(ctx.run_once(name, pay, name))
+                    await begun.acquire()
+                raise ConnectionError("the bank is away")
+        for name in ("first", "second", "third"):
+            await say(name)
+
+
+@scene("a person says what came of calls of a handler whose outcome was lost: again, done, failed")
+def handler_outcome(stage: Stage) -> None:
+    graph = WorkflowBuilder("payments").set_start_executor(Pay("pay")).build()
+    stage.workflows = [graph]
+
+    async def life(runtime: Any) -> None:
+        handle = await runtime.submit(graph, 3, workflow_id=RUN)
+        choices = ({"choice": "retry"}, {"choice": "done", "output": "paid before"}, {"choice": "fail"})
+        for choice in choices:
+            (asked,) = (await rest(runtime)).pending_requests
+            await runtime.answer(RUN, asked.request_id, choice)
+            result = await handle.rest()
+        assert result.state == "completed", result
 
     stage.process(life)

@@ -149,7 +149,13 @@ def test_options_take_durations_as_text_and_class_attributes_as_defaults():
     assert (slow.retry.timeout, slow.retry.backoff.initial) == (5.0, 0.2)
     assert (slow.timeout, slow.side_effect, slow.on_error) == (9.0, "read", None)
     assert Slow("slow", timeout=3).timeout == 3.0
-    for wrong in ({"id": "a/b"}, {"id": ""}, {"id": "x", "timeout": "soon"}, {"id": "x", "timeout": -1}):
+    for wrong in (
+        {"id": "a/b"},
+        {"id": ""},
+        {"id": "x", "timeout": "soon"},
+        {"id": "x", "timeout": -1},
+        {"id": "x", "side_effect": "nothing"},
+    ):
         with pytest.raises(ConfigurationError):
             Slow(**wrong)
 

@@ -1,0 +1,107 @@
+"""The log of a run that has ended, as a result holds it: decoded when somebody first looks at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, cast, overload
+
+from agentflow.events.envelope import Event, StoredEvent, decode, type_of
+from agentflow.events.sealing import UnsealedBatch
+
+__all__ = ["LoggedData", "RunEvents", "peek"]
+
+Part = StoredEvent | UnsealedBatch
+
+
+class LoggedData(Protocol):
+    """What a projection needs of an event; an Event has it."""
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def type(self) -> str: ...
+
+    @property
+    def data(self) -> Any: ...
+
+
+class RunEvents(Sequence[Event[Any]]):
+    """Events in the order of their log, decoded at the first access and then kept.
+
+    Equal to a tuple or another sequence of this class with equal events; pickled and copied as a tuple.
+    """
+
+    __slots__ = ("_events", "_parts")
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+        self._events: tuple[Event[Any], ...] | None = None
+
+    def _decoded(self) -> tuple[Event[Any], ...]:
+        parts = self._parts  # read first: another thread may decode them meanwhile, and lets go of them last
+        events = self._events
+        if events is None:
+            rows = (row for part in parts for row in (part if isinstance(part, UnsealedBatch) else (part,)))
+            events = self._events = tuple(decode(row.body) for row in rows)
+            self._parts = ()
+        return events
+
+    def __len__(self) -> int:
+        return len(self._decoded())
+
+    @overload
+    def __getitem__(self, index: int) -> Event[Any]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Event[Any], ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Event[Any] | tuple[Event[Any], ...]:
+        return self._decoded()[index]
+
+    def __iter__(self) -> Iterator[Event[Any]]:
+        return iter(self._decoded())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, RunEvents):
+            return self._decoded() == other._decoded()
+        return self._decoded() == other if isinstance(other, tuple) else NotImplemented
+
+    def __repr__(self) -> str:
+        return repr(self._decoded())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (self._decoded(),)
+
+
+class _Peeked:
+    """An event of which the type is known, and the data when somebody asks."""
+
+    __slots__ = ("_data", "_row", "offset", "type")
+
+    def __init__(self, offset: int, type: str, data: Any, row: StoredEvent | None = None) -> None:
+        self.offset = offset
+        self.type = type
+        self._data = data
+        self._row = row
+
+    @property
+    def data(self) -> Any:
+        """The data as it is in the log: it must not be changed."""
+        if self._row is not None:
+            self._data, self._row = decode(self._row.body).data, None
+        return self._data
+
+
+def peek(parts: Sequence[Part]) -> list[LoggedData]:
+    """Return the events for a projection, which decodes only those that it asks for the data of."""
+    seen: list[_Peeked] = []
+    for part in parts:
+        data = None if isinstance(part, StoredEvent) else part.unread()
+        if data is not None:
+            first = cast("UnsealedBatch", part).first
+            seen += [_Peeked(offset, type_of(one), one) for offset, one in enumerate(data, first)]
+        else:
+            rows = (part,) if isinstance(part, StoredEvent) else part
+            seen += [_Peeked(row.offset, row.type, None, row) for row in rows]
+    return cast("list[LoggedData]", seen)
