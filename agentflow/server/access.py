@@ -109,7 +109,11 @@ class Access:
         self._owner = os.geteuid()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, if its caller may make it."""
+        """Serve one request, if its caller may make it. WebSockets are refused: no route speaks them."""
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -222,7 +226,11 @@ class _Headers:
 
 
 def _foreign_page() -> Refusal:
-    return Refusal("forbidden", "the request comes from a web page of another origin")
+    return Refusal(
+        "forbidden",
+        "the request comes from a web page of another origin",
+        hint="a proxy in front has to hand on the Host that the browser sent",
+    )
 
 
 def _is_foreign_fetch(headers: _Headers, method: str) -> bool:

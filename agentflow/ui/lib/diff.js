@@ -1,5 +1,7 @@
 // Differences of texts by lines, and of JSON values by members. Pure.
 
+import { Digits } from "./exact.js";
+
 /** @typedef {{kind: "same" | "added" | "removed", text: string}} Line */
 
 const LARGEST = 4_000_000; // cells of the table: beyond it whole texts are shown
@@ -91,7 +93,7 @@ export function stableText(value) {
 /** @param {any} value @returns {any} */
 function sorted(value) {
   if (Array.isArray(value)) return value.map(sorted);
-  if (value === null || typeof value !== "object") return value;
+  if (value === null || typeof value !== "object" || value instanceof Digits) return value;
   return Object.fromEntries(
     Object.keys(value)
       .sort()

@@ -85,12 +85,20 @@ export function visible(text) {
   const parts = [];
   let at = 0;
   for (const found of text.matchAll(HIDDEN)) {
-    const code = /** @type {number} */ (found[0].codePointAt(0)).toString(16).toUpperCase().padStart(4, "0");
-    parts.push(text.slice(at, found.index), h("span", { class: "hidden-character", title: "A character that cannot be seen" }, `U+${code}`));
+    parts.push(text.slice(at, found.index), h("span", { class: "hidden-character", title: "A character that cannot be seen" }, codeOf(found[0])));
     at = found.index + found[0].length;
   }
   return at ? [...parts, text.slice(at)] : [text];
 }
+
+/**
+ * The same where only text may stand.
+ * @param {string} text
+ */
+export const visibleText = (text) => text.replace(HIDDEN, (one) => `⟨${codeOf(one)}⟩`);
+
+/** @param {string} character */
+const codeOf = (character) => `U+${/** @type {number} */ (character.codePointAt(0)).toString(16).toUpperCase().padStart(4, "0")}`;
 
 /**
  * A button.

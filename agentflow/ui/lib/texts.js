@@ -12,6 +12,7 @@ export const TEXTS = {
   token: "Token",
   noView: "There is no view",
   keys: "Keys",
+  singleKeys: "Use keys of one character",
   noRuns: "No runs match",
   noRunsYet: "No runs yet",
   inboxEmpty: "Nothing waits for a person",

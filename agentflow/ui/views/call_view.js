@@ -3,6 +3,7 @@
 import { get, runPath } from "../lib/api.js";
 import { button, fill, h, visible } from "../lib/dom.js";
 import { diffLines, stableText } from "../lib/diff.js";
+import { parse } from "../lib/exact.js";
 import { count, duration, money } from "../lib/format.js";
 import { jsonView } from "../lib/json.js";
 import { errorView, facts, problemView } from "../lib/parts.js";
@@ -67,7 +68,7 @@ export function callView(id, callId, { state, streamed, signal, alone }) {
       call.answer
         ? messageView(call.answer, false)
         : state === "running"
-          ? h("pre", { class: "text streaming", id: `stream-${callId}`, "aria-live": "off" }, streamed.get(callId) ?? "")
+          ? h("pre", { class: "text streaming", id: `stream-${callId}`, "aria-live": "off" }, visible(streamed.get(callId) ?? ""))
           : call.partial
             ? jsonView(call.partial, { label: "what had arrived" })
             : h("p", { class: "muted" }, "No answer."),
@@ -136,7 +137,7 @@ function parsed(message) {
 /** @param {string} text */
 function read(text) {
   try {
-    const value = JSON.parse(text);
+    const value = parse(text);
     return value !== null && typeof value === "object" ? value : text;
   } catch {
     return text;

@@ -2,7 +2,7 @@
 
 import { get, post, Problem, runPath } from "../lib/api.js";
 import { announce, button, fill, h, visible } from "../lib/dom.js";
-import { when } from "../lib/format.js";
+import { moment, when } from "../lib/format.js";
 import { formOf, requiredFirst } from "../lib/form.js";
 import { jsonView } from "../lib/json.js";
 import { commandButton, problemView } from "../lib/parts.js";
@@ -29,7 +29,7 @@ export function requestCard(request, session, onDecided) {
       request.side_effect ? h("span", { class: `tag effect-${request.side_effect}` }, request.side_effect) : null,
       h("span", { class: "grow" }),
       h("a", { href: `#/runs/${encodeURIComponent(id)}` }, h("code", null, id)),
-      h("span", { class: "muted", title: request.asked_at }, when(request.asked_at)),
+      h("span", { class: "muted", title: moment(request.asked_at) }, when(request.asked_at)),
       request.deadline ? h("span", { class: "tag" }, `until ${when(request.deadline)}`) : null,
     ),
     isPlan ? null : subject(request),
