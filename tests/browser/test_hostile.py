@@ -135,11 +135,12 @@ async def test_one_question_that_cannot_be_shown_hides_no_other(browser, served)
         [asked] = (await http.get("/inbox")).json()["items"]
     broken = [
         {**asked, "request_id": "req_1", "response_schema": {"$ref": "#/%zz"}},
-        {**asked, "request_id": "req_2", "subject": None, "iteration": None, "kind": "constructor"},
+        {**asked, "request_id": "req_2", "subject": None, "iteration": None},
         {**asked, "request_id": "req_3", "asked_at": None, "workflow_id": None},
     ]
     async with opened(browser) as (page, _):
-        await page.route("**/inbox*", lambda route: route.fulfill(json={"items": [*broken, asked]}))
+        items = [*broken, asked]
+        await page.route(f"{served.tcp_url}/inbox*", lambda route: route.fulfill(json={"items": items}))
         await page.goto(address(served, "#/inbox"))
         await expect(page.locator(".request")).to_have_count(4)
         card = page.locator(f'[data-request="{asked["request_id"]}"]')
@@ -330,6 +331,10 @@ workflow:
     async with serving(tmp_path, model=ScriptedModel(lambda r: "\x1b[2J\x1b]0;x\x07" + HIDDEN)) as served:
         run = await start(served, steps, labels={"team": HIDDEN})
         done = await start(served, agents("x"), input=HIDDEN)
+        async with served.http() as http:
+            body = {"step_id": "one", "decision": "grant"}
+            assert (await http.post(f"/workflows/{run}/approvals", json=body)).status_code == 200
+            await http.get(f"/workflows/{run}/events", params={"timeout": 5})
         marks = ("U+202E", "U+200B", "U+2066")
         async with opened(browser) as (page, _):
             for place, where in (

@@ -210,6 +210,34 @@ export function commandButton(label, session, scope, action, members) {
 }
 
 /**
+ * A form that sends a command when it is submitted, by its button or by Enter in a field; without the scope
+ * neither does.
+ * @param {string} label of the button
+ * @param {{scopes: string[]}} session
+ * @param {string} scope
+ * @param {() => void} action
+ * @param {Record<string, any>} members
+ * @param {...Child} content
+ */
+export function commandForm(label, session, scope, action, members, ...content) {
+  const may = session.scopes.includes(scope);
+  const submit = may ? h("button", { type: "submit", class: "button primary" }, label) : commandButton(label, session, scope, action);
+  return h(
+    "form",
+    {
+      ...members,
+      novalidate: true,
+      onsubmit: (/** @type {Event} */ event) => {
+        event.preventDefault();
+        if (may) action();
+      },
+    },
+    content,
+    h("div", { class: "actions" }, submit),
+  );
+}
+
+/**
  * The heads of a table's columns; those from index `numbers` on are of numbers.
  * @param {string[]} names
  * @param {number} numbers

@@ -5,7 +5,7 @@ import { button, fill, h, visible } from "../lib/dom.js";
 import { when } from "../lib/format.js";
 import { formOf, jsonField } from "../lib/form.js";
 import { GraphView } from "../lib/graph.js";
-import { commandButton, empty, facts, panel, problemView } from "../lib/parts.js";
+import { commandButton, commandForm, empty, facts, panel, problemView } from "../lib/parts.js";
 import { TEXTS } from "../lib/texts.js";
 import { inputSchema } from "./run_commands.js";
 
@@ -136,10 +136,7 @@ async function one({ root, query, signal, session, setTitle }, name) {
     h(
       "div",
       { class: "pair" },
-      panel("Start a run", h("form", { novalidate: true, onsubmit: (/** @type {Event} */ event) => {
-        event.preventDefault();
-        void start();
-      } }, field.element, h("div", { class: "field" }, h("label", { for: labels.id }, "Labels"), labels), problem, h("div", { class: "actions" }, session.scopes.includes("run") ? h("button", { type: "submit", class: "button primary" }, "Start") : commandButton("Start", session, "run", () => {})))),
+      panel("Start a run", commandForm("Start", session, "run", () => void start(), {}, field.element, h("div", { class: "field" }, h("label", { for: labels.id }, "Labels"), labels), problem)),
       panel("Graph", h("div", { class: "graph-box" }, view ? view.element : "The graph cannot be drawn.")),
     ),
     h(
