@@ -1,6 +1,6 @@
 // The shell: navigation, session, and the view that the address names.
 
-import { get, post, request } from "./lib/api.js";
+import { get, post, Problem, request, unreachable } from "./lib/api.js";
 import { announce, button, fill, h } from "./lib/dom.js";
 import { isKey, useKeys, usesKeys } from "./lib/keys.js";
 import { problemView } from "./lib/parts.js";
@@ -18,7 +18,7 @@ import { TEXTS } from "./lib/texts.js";
  * @property {(query: Record<string, any>) => void} setQuery changes the address without leaving the view
  */
 
-/** @type {Record<string, () => Promise<{show: (context: Context) => void | Promise<void>}>>} */
+/** @type {Record<string, (() => Promise<{show: (context: Context) => void | Promise<void>}>) | undefined>} */
 const VIEWS = {
   runs: () => import("./views/runs.js"),
   run: () => import("./views/run.js"),
@@ -108,8 +108,12 @@ async function enter() {
 }
 
 async function signOut() {
-  await request("DELETE", "/session", { as: "none" });
-  location.reload();
+  try {
+    await request("DELETE", "/session", { as: "none" });
+    location.reload();
+  } catch (error) {
+    main.prepend(problemView(error));
+  }
 }
 
 /**
@@ -182,11 +186,14 @@ async function route() {
     if (link.dataset["view"] === section) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  const load = VIEWS[view];
+  const load = Object.hasOwn(VIEWS, view) ? VIEWS[view] : undefined;
   const root = h("div", { class: `view view-${view}` });
+  let module;
   try {
     if (!load) throw new Error(`${TEXTS.noView} ${view}`);
-    const module = await load();
+    module = await load().catch(() => {
+      throw unreachable();
+    });
     if (signal.aborted) return;
     fill(main, root);
     await module.show({
@@ -210,7 +217,27 @@ async function route() {
       },
     });
   } catch (error) {
-    if (!signal.aborted && session) fill(main, problemView(error));
+    if (signal.aborted || !session) return;
+    fill(main, h("h1", { class: "visually-hidden" }, TEXTS.noShow), problemView(error));
+    if (error instanceof Problem && error.status === 0) await comeBack(signal, module !== undefined);
+  }
+}
+
+/**
+ * Show the view once the daemon answers again.
+ * @param {AbortSignal} signal
+ * @param {boolean} isLoaded false: its module is not there, and a browser may not ask for it twice
+ */
+async function comeBack(signal, isLoaded) {
+  for (let asked = 0; !signal.aborted; asked++) {
+    try {
+      await get("/healthz", { signal });
+      if (isLoaded) await route();
+      else if (asked) location.reload();
+      return;
+    } catch {
+      await new Promise((resolve) => setTimeout(resolve, 1_000));
+    }
   }
 }
 

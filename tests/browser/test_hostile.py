@@ -9,7 +9,7 @@ from playwright.async_api import expect
 
 from agentflow.testing import ScriptedModel
 from tests.browser.kit import CLAIM, crm, model, opened
-from tests.browser.test_lib import FORM, VALUE
+from tests.browser.test_lib import FORM
 from tests.browser.test_views import QUESTION, address, decide, start
 from tests.unit.server.kit import agents, serving
 
@@ -308,12 +308,12 @@ async def test_a_link_that_was_used_says_so(browser, tmp_path):
     from tests.unit.server.kit import tokens
 
     given, _ = tokens(boss=("admin",))
-    async with serving(tmp_path, given=given, config=ServerConfig(require_token=True)) as served:
-        async with opened(browser) as (page, _):
-            await page.goto(address(served, "#code=abcdefghijklmnop"))
-            await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
-            await expect(page.locator(".problem")).to_contain_text("used already or is too old")
-            await expect(page.locator(".problem")).to_contain_text("agentflow ui")
+    config = ServerConfig(require_token=True)
+    async with serving(tmp_path, given=given, config=config) as served, opened(browser) as (page, _):
+        await page.goto(address(served, "#code=abcdefghijklmnop"))
+        await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+        await expect(page.locator(".problem")).to_contain_text("used already or is too old")
+        await expect(page.locator(".problem")).to_contain_text("agentflow ui")
 
 
 async def test_characters_that_cannot_be_seen_are_named_wherever_names_stand(browser, tmp_path):
@@ -371,7 +371,7 @@ async def test_deep_wide_and_long_values_are_shown(browser, tmp_path):
         "line": "x" * 300_000,
         "__proto__": {"polluted": True},
         "constructor": "c",
-        'quote"\'`': "q",
+        "quote\"'`": "q",
         "link": "javascript:alert(1)",
         "svg": "<svg onload=alert(1)>",
     }

@@ -15,7 +15,7 @@ from tests.browser.test_views import QUESTION, address, decide, start
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 AXE = Path(__file__).parents[2] / ".cache" / "node" / "node_modules" / "axe-core" / "axe.min.js"
-_RULES = {
+RULES = {
     "runOnly": {
         "type": "tag",
         "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
@@ -71,7 +71,7 @@ async def test_every_view_is_accessible_and_drawn(browser, served, theme):
             await page.screenshot(path=SCREENSHOTS / f"{name}-{theme}.png")
             if AXE.exists():
                 await page.evaluate(AXE.read_text())
-                found = await page.evaluate("rules => axe.run(document, rules)", _RULES)
+                found = await page.evaluate("rules => axe.run(document, rules)", RULES)
                 wrong += [f"{name}: {one['id']}: {str(one['nodes'][0])[:500]}" for one in found["violations"]]
         await page.keyboard.press("?")
         await expect(page.get_by_role("dialog")).to_contain_text("Next and previous row")

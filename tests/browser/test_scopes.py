@@ -1,5 +1,5 @@
-"""Who may do what: of each command, by mouse and by keyboard, a page sends what the scopes of its person allow,
-and nothing else; what is only looked at takes no command by any route."""
+"""Who may do what: of each command, by mouse and by keyboard, a page sends what the scopes of its person
+allow, and nothing else; what is only looked at takes no command by any route."""
 
 from __future__ import annotations
 

@@ -25,6 +25,8 @@ export class Problem extends Error {
   }
 }
 
+export const unreachable = () => new Problem(0, { detail: "The daemon cannot be reached. The page goes on when it answers again.", hint: "agentflow serve" });
+
 /**
  * @typedef {{query?: Record<string, any>, body?: any, signal?: AbortSignal, as?: "json" | "text" | "none"}} Options
  */
@@ -61,7 +63,7 @@ export async function request(method, path, { query, body, signal, as = "json" }
     });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new Problem(0, { detail: "The daemon cannot be reached.", hint: "agentflow serve" });
+    throw unreachable();
   }
   if (!answer.ok) throw await problemOf(answer);
   if (as === "none" || answer.status === 204) return null;

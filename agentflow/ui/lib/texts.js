@@ -10,6 +10,7 @@ export const TEXTS = {
   signIn: "Sign in",
   signInHow: "This daemon asks for a token. Paste yours, or open the page with",
   token: "Token",
+  noShow: "This view cannot be shown",
   noView: "There is no view",
   keys: "Keys",
   singleKeys: "Use keys of one character",

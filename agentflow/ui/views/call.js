@@ -20,6 +20,7 @@ export function show({ root, path, signal, setTitle }) {
     query: () => (over ? null : { offset: 0, type: "model.call_completed,model.call_failed", deltas: true }),
     onState: (now) => {
       if (now === "live") streamed.clear(); // what was written so far comes again
+      if (now === "live" && holder.querySelector(".problem")) draw();
     },
     onLines: (lines) => {
       for (const line of lines) {

@@ -118,7 +118,10 @@ export async function show(context) {
         : null,
       record.state === "paused" ? commandButton("Resume", session, "run", () => (record.pause === "budget" ? void askResume(record, fold.pause).then(refresh) : void tell("resume")), { class: "button primary" }) : null,
       !ended ? commandButton("Cancel", session, "run", () => void askCancel(id).then(refresh), { class: "button danger" }) : null,
-      commandButton("Fork", session, "run", () => void askFork(record, { offset: at, step: selection.kind === "step" ? selection.step : null, input: record.input })),
+      commandButton("Fork", session, "run", () => {
+        const step = selection.kind === "step" ? selection.step : null;
+        askFork(record, { offset: at, step, input: record.input }).catch((error) => fill(notice, problemView(error)));
+      }),
       h("a", { class: "button", href: `#/runs/${encodeURIComponent(id)}/compare${record.forked_from ? `/${encodeURIComponent(record.forked_from.workflow_id)}` : ""}` }, "Compare"),
     );
   }
@@ -245,7 +248,7 @@ export async function show(context) {
   let filtered = null;
   /** @type {import("../lib/log_rows.js").Fold | null} the fold whose row the keys are at */
   let marked = null;
-  let follows = true;
+  let follows = selection.kind !== "event"; // an address may name an event, which then has to be in sight
   const log = new WindowedList({
     rowHeight: LOG_ROW,
     members: { class: "windowed log", role: "listbox", "aria-label": "Log" },
@@ -538,6 +541,7 @@ export async function show(context) {
     }
   }
   let first = true;
+  let isInSight = selection.kind !== "event";
   void follow(`${runPath(id)}/events`, {
     signal,
     query: () => {
@@ -575,6 +579,11 @@ export async function show(context) {
         }
       }
       if (filtered) void scan();
+      if (!isInSight && selection.kind === "event" && indexOfFact(selection.offset) < facts.length) {
+        isInSight = true;
+        select(selection);
+        log.scrollTo(indexOf(selection.offset));
+      }
       if (fold.ended && at !== null && at > lastOffset()) scrub(null); // there is no such offset, and never will be
       if (firstOffset() > 0) fill(trimmed, h("p", { class: "muted" }, `The events before offset ${firstOffset()} were removed: graph and timeline show what is left.`));
       redraw();

@@ -4,7 +4,7 @@ import { follow, get, post, runPath } from "../lib/api.js";
 import { announce, button, debounced, fill, h, visible } from "../lib/dom.js";
 import { count, duration, moment, money, SIGNS, tokens, when } from "../lib/format.js";
 import { isKey } from "../lib/keys.js";
-import { ask, badge, commandButton, empty, problemView } from "../lib/parts.js";
+import { ask, badge, commandButton, empty } from "../lib/parts.js";
 import { TEXTS } from "../lib/texts.js";
 import { WindowedList } from "../lib/windowed.js";
 
@@ -369,12 +369,8 @@ export async function show(context) {
     blank,
   );
   drawChips({});
-  try {
-    await reload();
-  } catch (error) {
-    if (!signal.aborted) fill(root, problemView(error));
-    return;
-  }
+  await reload();
+  if (signal.aborted) return;
 
   // -- live: an event of a run as a whole says that the list has changed
 

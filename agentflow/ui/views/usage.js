@@ -3,7 +3,7 @@
 import { get } from "../lib/api.js";
 import { fill, h, visible } from "../lib/dom.js";
 import { count, money, tokens, when } from "../lib/format.js";
-import { badge, empty, heads } from "../lib/parts.js";
+import { badge, empty, heads, problemView } from "../lib/parts.js";
 import { TEXTS } from "../lib/texts.js";
 
 const LARGEST = 2_000;
@@ -16,7 +16,7 @@ export async function show({ root, query, signal, setTitle, setQuery }) {
     "select",
     { "aria-label": "Time", onchange: () => {
       setQuery({ since: since.value });
-      void load();
+      load().catch((error) => signal.aborted || fill(body, problemView(error)));
     } },
     [["24", "last day"], ["168", "last week"], ["720", "last 30 days"], ["", "all time"]].map(([value, text]) => h("option", { value }, text ?? "")),
   );
