@@ -1,8 +1,7 @@
 // The shell: navigation, session, and the view that the address names.
 
 import { get, post, Problem, request, unreachable } from "./lib/api.js";
-import { announce, button, fill, h } from "./lib/dom.js";
-import { isKey, useKeys, usesKeys } from "./lib/keys.js";
+import { announce, button, fill, h, isKey, useKeys, usesKeys } from "./lib/dom.js";
 import { problemView } from "./lib/parts.js";
 import { TEXTS } from "./lib/texts.js";
 

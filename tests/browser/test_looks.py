@@ -3,11 +3,14 @@ violation."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.async_api import expect
 
+from agentflow.server.app import OPERATIONS
 from tests.browser.kit import BROKEN, CLAIM, SCREENSHOTS, opened
 from tests.browser.test_live import EACH
 from tests.browser.test_views import QUESTION, address, decide, start
@@ -62,7 +65,7 @@ async def places(served):
 async def test_every_view_is_accessible_and_drawn(browser, served, theme):
     SCREENSHOTS.mkdir(exist_ok=True)
     wrong: list[str] = []
-    async with opened(browser, color_scheme=theme) as (page, _):
+    async with opened(browser, color_scheme=theme) as (page, watch):
         found_places = await places(served)
         for name, place, drawn in found_places:
             await page.goto(address(served, place))
@@ -85,4 +88,9 @@ async def test_every_view_is_accessible_and_drawn(browser, served, theme):
             assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
                 f"{name} is too wide"
             )
+        # Whatever the page shows, `curl` can fetch: all it asks for are operations of the document.
+        known = re.compile("|".join(re.sub(r"{\w+}", "[^/]+", one.path) for one in OPERATIONS) + "|/ui/.*")
+        paths = {urlsplit(url).path for url in watch.requests if url.startswith(served.tcp_url)}
+        assert len(paths) > 20
+        assert [path for path in paths if not known.fullmatch(path)] == []
     assert wrong == [], "\n".join(wrong)

@@ -191,3 +191,36 @@ export function perFrame(action, signal) {
     else requestAnimationFrame(run);
   };
 }
+
+// -- keys of one character: people who speak to their computer, or who slip, can turn them off (WCAG 2.1.4)
+
+const SINGLE_KEYS = "single-keys";
+let usesSingle = readKeys();
+
+export const usesKeys = () => usesSingle;
+
+/** @param {boolean} on */
+export function useKeys(on) {
+  usesSingle = on;
+  try {
+    localStorage.setItem(SINGLE_KEYS, on ? "on" : "off");
+  } catch {
+    // for this page only, then
+  }
+}
+
+/**
+ * Return whether a key that was pressed is one of the page: with Ctrl, Alt or Meta it is the browser's.
+ * @param {KeyboardEvent} event
+ */
+export function isKey(event) {
+  return !event.ctrlKey && !event.metaKey && !event.altKey && (usesSingle || event.key.length > 1);
+}
+
+function readKeys() {
+  try {
+    return localStorage.getItem(SINGLE_KEYS) !== "off";
+  } catch {
+    return true;
+  }
+}

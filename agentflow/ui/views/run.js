@@ -1,12 +1,11 @@
 // Run: graph, timeline and log side by side with one selection, at any offset of the log.
 
 import { follow, get, post, runPath } from "../lib/api.js";
-import { announce, button, copyButton, debounced, fill, h, perFrame, visible } from "../lib/dom.js";
+import { announce, button, copyButton, debounced, fill, h, isKey, perFrame, visible } from "../lib/dom.js";
 import { parse } from "../lib/exact.js";
 import { factOf, foldTo, RunFold } from "../lib/fold.js";
 import { amount, brief, clock, count, duration, limitName, moment, money, when } from "../lib/format.js";
 import { GraphView } from "../lib/graph.js";
-import { isKey } from "../lib/keys.js";
 import { LogRows } from "../lib/log_rows.js";
 import { commandButton, badge, problemView } from "../lib/parts.js";
 import { TEXTS } from "../lib/texts.js";

@@ -1,9 +1,8 @@
 // Runs: what is running, what is stuck, what needs me. Live, filtered by the address, any number of rows.
 
 import { follow, get, post, runPath } from "../lib/api.js";
-import { announce, button, debounced, fill, h, visible } from "../lib/dom.js";
+import { announce, button, debounced, fill, h, isKey, visible } from "../lib/dom.js";
 import { count, duration, moment, money, SIGNS, tokens, when } from "../lib/format.js";
-import { isKey } from "../lib/keys.js";
 import { ask, badge, commandButton, empty } from "../lib/parts.js";
 import { TEXTS } from "../lib/texts.js";
 import { WindowedList } from "../lib/windowed.js";
