@@ -100,7 +100,7 @@ async function begin() {
 }
 
 async function enter() {
-  fill(who, session?.actor ?? "", " ", button("Sign out", () => void signOut(), { class: "link" }));
+  fill(who, h("span", { class: "who-name" }, session?.actor ?? "", " "), button("Sign out", () => void signOut(), { class: "link" }));
   if (!location.hash.startsWith("#/")) history.replaceState(null, "", "#/runs");
   void countRequests();
   await route();

@@ -137,6 +137,7 @@ async def test_no_view_is_wider_than_its_window(browser, served, gate, window):
             if size[0] > size[1]:
                 wide.append(f"{name}: {size}")
             wide += [f"{name}: {one}" for one in await page.evaluate(CLIPPED)]
+            await expect(page.get_by_role("button", name="Sign out", include_hidden=True)).to_be_visible()
             width = window["viewport"]["width"]
             await page.screenshot(path=SCREENSHOTS / f"{name}-{width}.png")
         gate.open.set()
