@@ -80,6 +80,32 @@ function middle(a, b) {
   return lines;
 }
 
+const AROUND = 20;
+const SHORT = 200; // lines that are read faster than what is left out is missed
+
+/**
+ * The lines that differ and those around them; what is left out between them is one entry with its number of lines.
+ * @param {Line[]} lines
+ * @returns {(Line | {kind: "gap", text: string})[]}
+ */
+export function shortened(lines) {
+  if (lines.length <= SHORT) return lines;
+  const isNear = new Uint8Array(lines.length);
+  lines.forEach((line, index) => {
+    if (line.kind !== "same") isNear.fill(1, Math.max(0, index - AROUND), index + AROUND + 1);
+  });
+  /** @type {(Line | {kind: "gap", text: string})[]} */
+  const found = [];
+  for (let at = 0; at < lines.length; ) {
+    let end = at;
+    while (end < lines.length && !isNear[end]) end++;
+    if (end > at) found.push({ kind: "gap", text: `… ${end - at} lines are the same` });
+    else found.push(/** @type {Line} */ (lines[end++]));
+    at = end;
+  }
+  return found;
+}
+
 /**
  * A value as text with sorted members, so that order makes no difference.
  * @param {any} value
