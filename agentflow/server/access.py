@@ -32,6 +32,8 @@ _OPEN = frozenset({("GET", "/healthz"), ("HEAD", "/healthz"), ("POST", "/session
 _PAGE = "/ui/"
 """Below it are the files of the dashboard, which hold nothing of any run."""
 _SAFE_METHODS = ("GET", "HEAD")
+_MAX_COOKIES = 8
+"""Cookies of one name that are looked at: each costs the check of a signature."""
 
 
 class Actor(msgspec.Struct, frozen=True):
@@ -109,7 +111,11 @@ class Access:
         self._owner = os.geteuid()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, if its caller may make it."""
+        """Serve one request, if its caller may make it. WebSockets are refused: no route speaks them."""
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -166,8 +172,10 @@ class Access:
 
     def _of_cookie(self, headers: _Headers, scope: Scope) -> Actor | None:
         name = cookie_name(scope["server"][1] if scope.get("server") else None)
-        value = headers.cookie(name)
-        return None if value is None else self._sessions.read_cookie(value)
+        # A page on another port of this host can set cookies of this name for longer paths, which browsers
+        # send first: it must neither sign people out nor in as somebody else.
+        found = (self._sessions.read_cookie(value) for value in reversed(headers.cookies(name)))
+        return next((actor for actor in found if actor is not None), None)
 
     def _check_host(self, host: str, kind: Kind) -> None:
         if kind == "remote" and not self._listed:
@@ -210,19 +218,19 @@ class _Headers:
             raise Refusal("malformed_request", f"the header {name.decode()} stands there twice")
         return found[0].decode("latin-1").strip() if found else None
 
-    def cookie(self, name: str) -> str | None:
-        """Return the value of a cookie: the first one, which browsers send for the longest path."""
-        for key, value in self._headers:
-            if key == b"cookie":
-                for pair in value.decode("latin-1").split(";"):
-                    given, _, found = pair.strip().partition("=")
-                    if given == name:
-                        return found
-        return None
+    def cookies(self, name: str) -> list[str]:
+        """Return the values of a cookie; browsers send that of the longest path first."""
+        fields = [value.decode("latin-1") for key, value in self._headers if key == b"cookie"]
+        pairs = [pair.strip().partition("=") for field in fields for pair in field.split(";")]
+        return [value for given, _, value in pairs if given == name][-_MAX_COOKIES:]
 
 
 def _foreign_page() -> Refusal:
-    return Refusal("forbidden", "the request comes from a web page of another origin")
+    return Refusal(
+        "forbidden",
+        "the request comes from a web page of another origin",
+        hint="a proxy in front has to hand on the Host that the browser sent",
+    )
 
 
 def _is_foreign_fetch(headers: _Headers, method: str) -> bool:

@@ -13,7 +13,7 @@ from agentflow.server.openapi_schemas import EXAMPLES, event_components, refine
 from agentflow.server.operations import JSON, YAML, Either, Operation
 from agentflow.server.problems import MEDIA, STATUS, Problem
 
-__all__ = ["describe"]
+__all__ = ["describe", "operation_id"]
 
 _REF = "#/components/schemas/{name}"
 _PATTERNS = {
@@ -59,8 +59,8 @@ def describe(operations: Iterable[Operation]) -> bytes:
     for operation in table:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, schemas)
     links = {
-        _id_of(operation): {
-            "operationId": _id_of(operation),
+        operation_id(operation): {
+            "operationId": operation_id(operation),
             "parameters": {"id": "$response.body#/workflow_id"},
         }
         for operation in table
@@ -134,7 +134,7 @@ class _Schemas:
 
 def _operation(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "operationId": _id_of(operation),
+        "operationId": operation_id(operation),
         "summary": operation.summary,
         "tags": [operation.tag],
         "responses": _responses(operation, schemas),
@@ -163,7 +163,7 @@ def _operation(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
         found["parameters"] = parameters
     if operation.body is not None:
         content: dict[str, Any] = {JSON: {"schema": schemas.of(operation.body)}}
-        example = EXAMPLES.get(_id_of(operation))
+        example = EXAMPLES.get(operation_id(operation))
         if example is not None:
             content[JSON]["examples"] = {name: {"value": value} for name, value in example.items()}
         if YAML in operation.media:
@@ -177,9 +177,7 @@ def _responses(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
     for status, answer in operation.answers.items():
         response: dict[str, Any] = {"description": "Success" if status < 400 else "Failure"}
         if isinstance(answer, (str, tuple)):
-            schema = {"$ref": _REF.format(name="StreamItem")} if operation.tag == "events" else {}
-            shown = schema if "/events" in operation.path else {}
-            response["content"] = {name: {"schema": shown} for name in _media(answer)}
+            response["content"] = {name: _text(name, operation) for name in _media(answer)}
         elif answer is not None:
             response["content"] = {JSON: {"schema": schemas.of(answer)}}
             response["content"].update({m: {"schema": {}} for m in operation.produces if m != JSON})
@@ -193,7 +191,18 @@ def _responses(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
     return dict(sorted(responses.items()))
 
 
-def _id_of(operation: Operation) -> str:
+def _text(media: str, operation: Operation) -> dict[str, Any]:
+    """Return what is said of an answer that is no JSON. A schema is one of the whole body: by that of an
+    item, a client that a generator made would read a whole stream as one item."""
+    is_text = media.startswith("text/") or media in ("application/x-ndjson", "application/openmetrics-text")
+    found: dict[str, Any] = {"schema": {"type": "string"} if is_text else {}}
+    if operation.path.endswith("/events"):
+        found["x-itemSchema"] = {"$ref": _REF.format(name="StreamItem")}
+    return found
+
+
+def operation_id(operation: Operation) -> str:
+    """Return the operationId of an operation."""
     return operation.name or operation.handler.__name__
 
 

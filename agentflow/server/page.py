@@ -73,7 +73,8 @@ def page_files() -> dict[str, PageFile]:
 async def serve_page(path: str, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer a request for a file of the page; `path` is below the place where the API is mounted."""
     if path == "/ui":
-        await RedirectResponse(f"{scope.get('root_path', '')}/ui/", 308)(scope, receive, send)
+        # Relative, so that it holds behind a proxy which takes a prefix away and does not say so.
+        await RedirectResponse("ui/", 308)(scope, receive, send)
         return
     file = page_files().get(path.removeprefix("/ui/") or "index.html")
     if file is None:

@@ -1,7 +1,7 @@
 // The shell: navigation, session, and the view that the address names.
 
-import { get, post, request } from "./lib/api.js";
-import { button, fill, h } from "./lib/dom.js";
+import { get, post, Problem, request, unreachable } from "./lib/api.js";
+import { announce, button, fill, h, isKey, useKeys, usesKeys } from "./lib/dom.js";
 import { problemView } from "./lib/parts.js";
 import { TEXTS } from "./lib/texts.js";
 
@@ -17,7 +17,7 @@ import { TEXTS } from "./lib/texts.js";
  * @property {(query: Record<string, any>) => void} setQuery changes the address without leaving the view
  */
 
-/** @type {Record<string, () => Promise<{show: (context: Context) => void | Promise<void>}>>} */
+/** @type {Record<string, (() => Promise<{show: (context: Context) => void | Promise<void>}>) | undefined>} */
 const VIEWS = {
   runs: () => import("./views/runs.js"),
   run: () => import("./views/run.js"),
@@ -78,6 +78,8 @@ applyTheme(read("theme"));
 void begin();
 
 async function begin() {
+  /** @type {unknown} */
+  let refused;
   const code = /^#code=([\w-]+)(?:&place=(\/runs\/[\w-]+))?$/.exec(location.hash);
   if (code) {
     // The code is worth nothing from now on, and must not stay in the history.
@@ -85,36 +87,46 @@ async function begin() {
     try {
       await post("/session", { code: code[1] });
     } catch (error) {
-      fill(main, problemView(error));
+      refused = error;
     }
   }
   try {
     session = await get("/session");
   } catch (error) {
-    await signIn(error);
+    await signIn(error, refused);
     return;
   }
   await enter();
 }
 
 async function enter() {
-  fill(who, session?.actor ?? "", " ", button("Sign out", () => void signOut(), { class: "link" }));
+  fill(who, h("span", { class: "who-name" }, session?.actor ?? "", " "), button("Sign out", () => void signOut(), { class: "link" }));
   if (!location.hash.startsWith("#/")) history.replaceState(null, "", "#/runs");
   void countRequests();
   await route();
 }
 
 async function signOut() {
-  await request("DELETE", "/session", { as: "none" });
-  location.reload();
+  try {
+    await request("DELETE", "/session", { as: "none" });
+    location.reload();
+  } catch (error) {
+    main.prepend(problemView(error));
+  }
 }
 
-/** @param {unknown} [reason] */
-async function signIn(reason) {
+/**
+ * @param {unknown} [reason]
+ * @param {unknown} [refused] why the link that was opened gave no session
+ */
+async function signIn(reason, refused) {
   leave.abort();
+  clearTimeout(counting);
+  waiting.hidden = true;
   who.replaceChildren();
   const unauthorized = /** @type {any} */ (reason)?.status === 401 || reason === undefined;
-  const problem = h("div", { "aria-live": "assertive" }, unauthorized ? null : problemView(reason));
+  const told = refused ?? (unauthorized ? null : reason);
+  const problem = h("div", { "aria-live": "assertive" }, told ? problemView(told) : null);
   const token = h("input", { type: "password", id: "token", autocomplete: "current-password", required: true });
   const form = h(
     "form",
@@ -145,12 +157,21 @@ async function signIn(reason) {
 /** Where an address leads: the name of the view and the parts behind it. */
 function address() {
   const [path, query] = location.hash.slice(2).split("?", 2);
-  const parts = (path ?? "").split("/").filter(Boolean).map(decodeURIComponent);
+  const parts = (path ?? "").split("/").filter(Boolean).map(decoded);
   let view = parts.shift() ?? "runs";
   if (view === "runs" && parts.length) {
     view = parts[1] === "calls" ? "call" : parts[1] === "compare" ? "compare" : "run";
   }
   return { view, parts, query: new URLSearchParams(query ?? "") };
+}
+
+/** @param {string} part of an address, which people may have typed */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
 }
 
 async function route() {
@@ -164,11 +185,14 @@ async function route() {
     if (link.dataset["view"] === section) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  const load = VIEWS[view];
+  const load = Object.hasOwn(VIEWS, view) ? VIEWS[view] : undefined;
   const root = h("div", { class: `view view-${view}` });
+  let module;
   try {
     if (!load) throw new Error(`${TEXTS.noView} ${view}`);
-    const module = await load();
+    module = await load().catch(() => {
+      throw unreachable();
+    });
     if (signal.aborted) return;
     fill(main, root);
     await module.show({
@@ -177,7 +201,10 @@ async function route() {
       query,
       signal,
       session,
-      setTitle: (title) => (document.title = `${title} · agentflow`),
+      setTitle: (title) => {
+        document.title = `${title} · agentflow`;
+        announce(title);
+      },
       setQuery: (changed) => {
         const now = address().query;
         for (const [name, value] of Object.entries(changed)) {
@@ -189,11 +216,34 @@ async function route() {
       },
     });
   } catch (error) {
-    if (!signal.aborted && session) fill(main, problemView(error));
+    if (signal.aborted || !session) return;
+    fill(main, h("h1", { class: "visually-hidden" }, TEXTS.noShow), problemView(error));
+    if (error instanceof Problem && error.status === 0) await comeBack(signal, module !== undefined);
   }
 }
 
+/**
+ * Show the view once the daemon answers again.
+ * @param {AbortSignal} signal
+ * @param {boolean} isLoaded false: its module is not there, and a browser may not ask for it twice
+ */
+async function comeBack(signal, isLoaded) {
+  for (let asked = 0; !signal.aborted; asked++) {
+    try {
+      await get("/healthz", { signal });
+      if (isLoaded) await route();
+      else if (asked) location.reload();
+      return;
+    } catch {
+      await new Promise((resolve) => setTimeout(resolve, 1_000));
+    }
+  }
+}
+
+let counting = 0;
+
 async function countRequests() {
+  clearTimeout(counting);
   try {
     const { items } = await get("/inbox");
     waiting.textContent = String(items.length);
@@ -202,7 +252,8 @@ async function countRequests() {
   } catch {
     waiting.hidden = true;
   }
-  if (session) setTimeout(() => void countRequests(), document.hidden ? 60_000 : 10_000);
+  clearTimeout(counting);
+  if (session) counting = window.setTimeout(() => void countRequests(), document.hidden ? 60_000 : 10_000);
 }
 
 // -- keys
@@ -215,7 +266,7 @@ let going = 0;
 function onKey(event) {
   const target = /** @type {HTMLElement} */ (event.target);
   const writes = target.matches("input, textarea, select") || document.querySelector("dialog[open]");
-  if (writes || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (writes || !isKey(event)) return;
   if (event.key === "g") {
     going = Date.now();
     return;
@@ -236,6 +287,8 @@ function onKey(event) {
 }
 
 function showKeys() {
+  const single = h("input", { type: "checkbox", id: "single-keys", onchange: () => useKeys(single.checked) });
+  single.checked = usesKeys();
   const dialog = h(
     "dialog",
     { "aria-label": TEXTS.keys },
@@ -245,6 +298,7 @@ function showKeys() {
       { class: "keys" },
       h("tbody", null, TEXTS.keyTable.map(([key, does]) => h("tr", null, h("th", { scope: "row" }, h("kbd", null, key)), h("td", null, does)))),
     ),
+    h("div", { class: "field check" }, single, h("label", { for: single.id }, TEXTS.singleKeys)),
     button("Close", () => dialog.close()),
   );
   dialog.addEventListener("close", () => dialog.remove());

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 import pytest_asyncio
+from playwright.async_api import expect
 
 from tests.browser.kit import Gated, chromium, crm, launched, model
+from tests.unit.server.documented import answers_are_documented as answers_are_documented
 from tests.unit.server.kit import serving
+
+# What a test waits for comes in milliseconds; a machine with other work may take longer.
+expect.set_options(timeout=20_000)
 
 
 def pytest_collection_modifyitems(items):

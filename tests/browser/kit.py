@@ -152,7 +152,7 @@ async def opened(browser: Browser, **more: Any) -> AsyncGenerator[tuple[Page, Wa
     context = await browser.new_context(**given)
     try:
         page = await context.new_page()
-        page.set_default_timeout(8_000)
+        page.set_default_timeout(20_000)
         watch = Watch(page)
         yield page, watch
         assert watch.errors == []

@@ -304,3 +304,30 @@ async def test_the_documentation_has_every_topic_of_help(browser, tmp_path):
             text = await page.locator(".prose").inner_text()
             assert "](" not in text, topic  # a link that was not read
             assert "\n```" not in text, topic
+
+
+async def test_of_long_texts_the_differences_are_shown_and_the_rest_is_counted(browser, served):
+    ways = """async ([before, after]) => {
+      const { diffView } = await import("./views/call_view.js");
+      document.querySelector("main").replaceChildren(diffView(before, after));
+    }"""
+    lines = [f"line {i}" for i in range(100_000)]
+    other = [*lines[:50_000], "changed", *lines[50_001:]]
+    async with opened(browser) as (page, _):
+        await page.goto(address(served))
+        await expect(page.locator("h1")).to_be_visible()
+        await page.evaluate(ways, ["\n".join(lines), "\n".join(other)])
+        shown = page.locator(".diff span")
+        assert await shown.count() == 44  # what differs, 20 lines on both sides, two counts
+        await expect(shown.first).to_have_text("… 49980 lines are the same\n", use_inner_text=False)
+        await expect(page.locator(".diff-removed")).to_contain_text("line 50000")
+        await expect(page.locator(".diff-added")).to_contain_text("changed")
+        # Where all differs, as much is drawn as is asked for.
+        await page.evaluate(ways, ["\n".join(lines), "\n".join(f"x{i}" for i in range(100_000))])
+        assert await shown.count() == 2_000
+        await page.get_by_role("button", name="198,000 more lines").click()
+        assert await shown.count() == 4_000
+        # A short one is shown whole.
+        await page.evaluate(ways, ["\n".join(lines[:90]), "\n".join([*lines[:89], "end"])])
+        await expect(page.locator(".diff-gap")).to_have_count(0)
+        assert await shown.count() == 91

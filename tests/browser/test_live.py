@@ -193,7 +193,7 @@ async def test_what_was_opened_stays_open_while_the_run_goes_on(browser, served,
         await expect(page.locator(".inspector .json-leaf").first).to_be_hidden()
         gate.open.set()
         await expect(page.locator(".run-title .badge")).to_have_attribute("data-state", "waiting")
-        await expect(page.locator(".log-row").last).to_contain_text("workflow.waiting")
+        await expect(page.locator(".place")).to_contain_text("workflow.waiting")
         await expect(page.locator(".inspector .json-leaf").first).to_be_hidden()
 
 

@@ -3,11 +3,14 @@ violation."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.async_api import expect
 
+from agentflow.server.app import OPERATIONS
 from tests.browser.kit import BROKEN, CLAIM, SCREENSHOTS, opened
 from tests.browser.test_live import EACH
 from tests.browser.test_views import QUESTION, address, decide, start
@@ -15,7 +18,7 @@ from tests.browser.test_views import QUESTION, address, decide, start
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 AXE = Path(__file__).parents[2] / ".cache" / "node" / "node_modules" / "axe-core" / "axe.min.js"
-_RULES = {
+RULES = {
     "runOnly": {
         "type": "tag",
         "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
@@ -62,7 +65,7 @@ async def places(served):
 async def test_every_view_is_accessible_and_drawn(browser, served, theme):
     SCREENSHOTS.mkdir(exist_ok=True)
     wrong: list[str] = []
-    async with opened(browser, color_scheme=theme) as (page, _):
+    async with opened(browser, color_scheme=theme) as (page, watch):
         found_places = await places(served)
         for name, place, drawn in found_places:
             await page.goto(address(served, place))
@@ -71,7 +74,7 @@ async def test_every_view_is_accessible_and_drawn(browser, served, theme):
             await page.screenshot(path=SCREENSHOTS / f"{name}-{theme}.png")
             if AXE.exists():
                 await page.evaluate(AXE.read_text())
-                found = await page.evaluate("rules => axe.run(document, rules)", _RULES)
+                found = await page.evaluate("rules => axe.run(document, rules)", RULES)
                 wrong += [f"{name}: {one['id']}: {str(one['nodes'][0])[:500]}" for one in found["violations"]]
         await page.keyboard.press("?")
         await expect(page.get_by_role("dialog")).to_contain_text("Next and previous row")
@@ -85,4 +88,9 @@ async def test_every_view_is_accessible_and_drawn(browser, served, theme):
             assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
                 f"{name} is too wide"
             )
+        # Whatever the page shows, `curl` can fetch: all it asks for are operations of the document.
+        known = re.compile("|".join(re.sub(r"{\w+}", "[^/]+", one.path) for one in OPERATIONS) + "|/ui/.*")
+        paths = {urlsplit(url).path for url in watch.requests if url.startswith(served.tcp_url)}
+        assert len(paths) > 20
+        assert [path for path in paths if not known.fullmatch(path)] == []
     assert wrong == [], "\n".join(wrong)

@@ -12,6 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 from playwright.async_api import expect
 from starlette.applications import Starlette
+from starlette.responses import Response
 from starlette.routing import Mount
 
 from agentflow import Runtime
@@ -116,3 +117,88 @@ async def test_a_mounted_api_that_says_nothing_is_closed(browser):
                     assert (await http.get(prefix + path)).status_code == 401, path
             await page.goto(f"{base}{prefix}/ui/")
             await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+def stripping(flows):
+    """A proxy takes `/tools` away and tells nobody: neither the server nor the application knows of it."""
+    app, prefix = fastapi(flows)
+
+    async def stripped(scope, receive, send):
+        if not scope["path"].startswith("/tools/"):
+            await Response(status_code=404)(scope, receive, send)
+            return
+        path = scope["path"].removeprefix("/tools")
+        await app({**scope, "path": path, "raw_path": path.encode()}, receive, send)
+
+    return stripped, f"/tools{prefix}"
+
+
+async def test_the_page_works_behind_a_proxy_that_takes_a_prefix_away_in_silence(browser):
+    async with Runtime("memory:", models=[model()], services=[crm()]) as runtime:
+        flows = Application(runtime, authorize=authorize)
+        app, prefix = stripping(flows)
+        async with listening(app) as base:
+            async with opened(browser) as (page, watch):
+                await page.context.add_cookies([{"name": "user", "value": "ada", "url": base}])
+                await page.goto(f"{base}{prefix}/ui")  # without the slash: to where the page is outside
+                await expect(page.get_by_role("heading", name="Runs")).to_be_visible()
+                assert page.url.startswith(f"{base}{prefix}/ui/")
+                await page.get_by_role("link", name="Definitions").click()
+                await page.get_by_label("Source of a workflow").fill(CLAIM)
+                await page.get_by_role("button", name="Register").click()
+                await page.get_by_label("text").fill("x")
+                await page.get_by_role("button", name="Start").click()
+                await page.get_by_role("button", name="Approve").click()
+                await expect(page.locator(".run-title .badge")).to_have_attribute("data-state", "completed")
+                assert all(url.startswith(f"{base}{prefix}/") for url in watch.requests)
+            flows.service.streams.close()
+            runtime.hub.close()
+
+
+async def test_a_mounted_api_refuses_websockets_without_an_error():
+    async with Runtime("memory:") as runtime:
+        app, prefix = fastapi(Application(runtime, authorize=authorize))
+        sent = []
+
+        async def receive():
+            return {"type": "websocket.connect"}
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {
+            "type": "websocket",
+            "path": f"{prefix}/events",
+            "raw_path": f"{prefix}/events".encode(),
+            "query_string": b"",
+            "root_path": "",
+            "headers": [],
+            "subprotocols": [],
+        }
+        await app(scope, receive, send)
+        assert [message["type"] for message in sent] == ["websocket.close"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"},
+    ],
+)
+async def test_the_cookie_of_an_application_is_of_no_use_to_pages_of_others(fields):
+    """The application says who somebody is by a cookie that browsers send along from anywhere."""
+    async with Runtime("memory:", models=[model()], services=[crm()]) as runtime:
+        app, prefix = fastapi(Application(runtime, authorize=authorize))
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as http:
+            body = {"definition": CLAIM, "input": {"text": "x"}}
+            headers = {"Cookie": "user=ada", **fields}
+            refused = await http.post(f"{prefix}/workflows", json=body, headers=headers)
+            assert refused.status_code == 403
+            assert (
+                await http.post(f"{prefix}/workflows", json=body, headers={"Cookie": "user=ada"})
+            ).is_success

@@ -320,7 +320,7 @@ async def test_an_application_that_mounts_the_api_says_who_may(browser, tmp_path
             refused = await http.post("/flows/workflows", json={"definition": python}, headers=ada)
             assert refused.status_code == 422  # callers of an application are not trusted unless it says so
             moved = await http.get("/flows/ui", headers=bob)
-            assert moved.headers["location"] == "/flows/ui/"
+            assert moved.headers["location"] == "ui/"
 
 
 async def test_the_page_is_small_and_asks_for_little(browser, served):

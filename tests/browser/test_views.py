@@ -225,6 +225,11 @@ async def test_an_error_says_what_mends_it(browser, served):
         await expect(page.locator(".command").first).to_contain_text(f"agentflow fork {run} --from-failure")
         await page.locator('.node[data-step="fetch"]').click()
         await expect(page.locator(".error-box")).to_contain_text("agentflow help")
+        attempts = page.locator(".inspector table", has=page.get_by_role("columnheader", name="Then waited"))
+        await expect(attempts.locator("tbody tr")).to_have_count(3)
+        delays = await attempts.locator("td:last-child").all_inner_texts()
+        assert delays[-1] == "–"
+        assert all(text.endswith("ms") for text in delays[:-1]), delays
         await page.get_by_role("tab", name="Calls").click()
         await page.locator(".calls").get_by_role("button", name="crm__fail").first.click()
         await expect(page.locator(".error-box").first).to_contain_text("tool")
@@ -264,6 +269,9 @@ async def test_a_run_without_budget_goes_on_with_a_larger_one(browser, served):
         pause = page.get_by_role("region", name="Pause")
         await expect(pause).to_contain_text("max_model_calls of the run is 1: 1 used, 1 more wanted")
         await expect(page.locator(".number-box", has_text="Budget: model calls")).to_contain_text("1 of 1")
+        await page.get_by_role("tab", name="Usage").click()
+        limit = page.locator(".inspector tr", has=page.get_by_role("rowheader", name="Model calls"))
+        await expect(limit.locator("td")).to_have_text(["1", "1", "0", "0"])  # limit, used, reserved, left
         # What stands still is drawn as waiting, although its step has begun.
         await expect(page.locator(".time-row", has_text="agent_1").locator(".bar.wait")).to_be_visible()
         await page.get_by_role("button", name="Resume").click()
@@ -354,6 +362,16 @@ async def test_a_fork_that_is_refused_says_why_and_starts_nothing(browser, serve
         await dialog.get_by_label("Outputs of steps").fill('{"nowhere": 1}')
         await dialog.get_by_role("button", name="Fork").click()
         await expect(dialog.locator(".problem")).to_contain_text("nowhere")
+        await dialog.get_by_label("Outputs of steps").fill("")
+        await dialog.get_by_text("Edit the state").click()
+        for label in ("Shared state", "State of steps"):
+            await dialog.get_by_label(label).fill('{"draft": {"seen": 1}}')
+            async with page.expect_request("**/fork") as asked:
+                await dialog.get_by_role("button", name="Fork").click()
+            name = "shared" if label == "Shared state" else "state"
+            assert (await asked.value).post_data_json["edits"] == {name: {"draft": {"seen": 1}}}
+            await expect(dialog.locator(".problem")).to_contain_text("invalid_edit")
+            await dialog.get_by_label(label).fill("")
     async with served.http() as http:
         assert len((await http.get("/workflows")).json()["items"]) == 1
 
@@ -371,6 +389,22 @@ async def test_a_definition_is_checked_registered_and_started_by_its_form(browse
         await expect(page.locator(".valid")).to_be_visible()
         await page.get_by_role("button", name="Register").click()
         await expect(page.locator(".graph .node")).to_have_count(6)
+        # Versions of one name: the newest is shown, the older ones are a link away.
+        async with served.http() as http:
+            newer = CLAIM.replace("systemPrompt: draft,", "systemPrompt: draft anew,")
+            body = {"definition": newer}
+            assert (await http.post("/definitions", json=body)).status_code == 201
+        await page.reload()
+        listed = page.locator(".choices a")
+        await expect(listed).to_have_count(2)
+        newest, oldest = await listed.all_inner_texts()
+        await page.get_by_role("link", name=oldest, exact=True).click()
+        await expect(page.locator('.choices a[aria-current="true"]')).to_have_text(oldest)
+        await expect(page.locator(".source-view")).not_to_contain_text("draft anew")
+        await page.get_by_role("link", name=newest, exact=True).click()
+        await expect(page.locator(".source-view")).to_contain_text("draft anew")
+        await page.get_by_role("link", name=oldest, exact=True).click()
+        await expect(page.locator(".source-view")).not_to_contain_text("draft anew")
         await page.get_by_label("text").fill("Where is my money?")
         await page.get_by_role("button", name="Start").click()
         await expect(page.locator('.node[data-step="send"]')).to_have_attribute("data-state", "waiting")
@@ -384,6 +418,9 @@ async def test_usage_system_and_documentation_are_shown(browser, served):
     async with opened(browser) as (page, _):
         await page.goto(address(served, f"#/runs/{run}?tab=usage"))
         await expect(page.locator(".inspector table").first).to_contain_text("look_up")
+        by_model = page.locator(".inspector table").last.locator("tbody tr")
+        await expect(by_model.locator("th")).to_have_text(["scripted:m"])
+        await expect(by_model.locator("td").first).to_have_text("5")
         await page.goto(address(served, "#/usage"))
         await expect(page.get_by_role("rowheader", name="claim").first).to_be_visible()
         await page.goto(address(served, "#/system"))

@@ -4,6 +4,7 @@ cast. The generators come from the package registries into .cache."""
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import venv
 from pathlib import Path
@@ -27,6 +28,7 @@ def test_types_for_typescript(tmp_path: Path):
     made = [NODE / "openapi-typescript", tmp_path / "openapi.json", "-o", tmp_path / "api.d.ts"]
     subprocess.run(made, check=True, capture_output=True)
     (tmp_path / "use.ts").write_text((SUPPORT / "use_of_types.ts").read_text())
+    (tmp_path / "every.ts").write_text(every_operation())
     strict = ("--strict", "--noEmit", "--exactOptionalPropertyTypes", "--noUncheckedIndexedAccess")
     where = (
         "--target",
@@ -39,9 +41,30 @@ def test_types_for_typescript(tmp_path: Path):
         "bundler",
     )
     done = subprocess.run(
-        [NODE / "tsc", *strict, *where, tmp_path / "use.ts"], capture_output=True, text=True
+        [NODE / "tsc", *strict, *where, tmp_path / "use.ts", tmp_path / "every.ts"],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout
+
+
+def every_operation() -> str:
+    """TypeScript that compiles only if each operation has types for its body and for each of its answers."""
+    lines = ['import type { operations } from "./api";']
+    lines += ["type Known<T> = unknown extends T ? never : [T] extends [never] ? never : true;"]
+    for methods in json.loads(described())["paths"].values():
+        for one in methods.values():
+            name = f"operations[{json.dumps(one['operationId'])}]"
+            for status, answer in one["responses"].items():
+                for media, content in answer.get("content", {}).items():
+                    place = f"{name}['responses'][{status}]['content'][{json.dumps(media)}]"
+                    if content["schema"]:
+                        lines.append(f"export const a{len(lines)}: Known<{place}> = true;")
+            if "requestBody" in one:
+                body = f"NonNullable<{name}['requestBody']>['content']['application/json']"
+                for example in one["requestBody"]["content"]["application/json"]["examples"].values():
+                    lines.append(f"export const a{len(lines)}: {body} = {json.dumps(example['value'])};")
+    return "\n".join(lines)
 
 
 @pytest.fixture(scope="module")

@@ -148,6 +148,21 @@ class TestCookies:
             assert (await http.get("/workflows")).status_code == 200
             assert (await http.get("/workflows", headers={"Host": "evil.example"})).status_code == 403
 
+    async def test_one_that_a_page_on_another_port_has_set_for_a_longer_path_counts_for_nothing(
+        self, guarded
+    ):
+        """Browsers send the cookie of the longest path first."""
+        served, secrets = guarded
+        name, boss = await cookie_of(served, secrets["boss"])
+        _, reader = await cookie_of(served, secrets["reader"])
+        planted = [(name, "garbage")] * 5
+        async with cookies(served, *planted, (name, boss)) as http:
+            assert (await http.get("/workflows")).status_code == 200
+        async with cookies(served, (name, reader), *planted, (name, boss)) as http:
+            assert (await http.get("/session")).json()["actor"] == "boss"
+        async with cookies(served, *planted) as http:
+            assert (await http.get("/workflows")).status_code == 401
+
     async def test_commands_say_from_which_page_they_come(self, guarded):
         served, secrets = guarded
         name, value = await cookie_of(served, secrets["boss"])

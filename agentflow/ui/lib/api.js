@@ -1,5 +1,7 @@
 // The public HTTP API. Whatever the page shows, `curl` can fetch.
 
+import { parse } from "./exact.js";
+
 /** Where the API is: one level above the page, wherever that is mounted. */
 export const BASE = new URL("..", document.baseURI).pathname.replace(/\/$/, "");
 
@@ -22,6 +24,8 @@ export class Problem extends Error {
     this.body = body ?? {};
   }
 }
+
+export const unreachable = () => new Problem(0, { detail: "The daemon cannot be reached. The page goes on when it answers again.", hint: "agentflow serve" });
 
 /**
  * @typedef {{query?: Record<string, any>, body?: any, signal?: AbortSignal, as?: "json" | "text" | "none"}} Options
@@ -59,11 +63,12 @@ export async function request(method, path, { query, body, signal, as = "json" }
     });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new Problem(0, { detail: "The daemon cannot be reached.", hint: "agentflow serve" });
+    throw unreachable();
   }
   if (!answer.ok) throw await problemOf(answer);
   if (as === "none" || answer.status === 204) return null;
-  return as === "text" ? answer.text() : answer.json();
+  const text = await answer.text();
+  return as === "text" ? text : parse(text);
 }
 
 /** @param {Response} answer */
@@ -86,9 +91,12 @@ export const post = (path, body, options) => request("POST", path, { ...options,
 /** @param {string} id */
 export const runPath = (id) => `/workflows/${encodeURIComponent(id)}`;
 
+/** Silence after which a connection counts as broken, as after sleep: the API sends a heartbeat every 15 s. */
+const SILENCE_MS = 40_000;
+
 /**
- * Follow a stream of NDJSON lines. A connection that breaks is made again from the position that `query`
- * gives then; it ends when `query` returns null, when the signal is aborted, or at a problem that stays.
+ * Follow a stream of NDJSON lines. A connection that breaks or is silent for 40 s is made again from the position
+ * that `query` gives then; it ends when `query` returns null, when the signal is aborted, or at a problem that stays.
  * @param {string} path
  * @param {object} options
  * @param {() => Record<string, any> | null} options.query asked before each connection
@@ -101,12 +109,20 @@ export async function follow(path, { query, onLines, onState, signal }) {
   while (!signal.aborted) {
     const parameters = query();
     if (parameters === null) break;
+    const cut = new AbortController();
+    const stop = () => cut.abort();
+    let silence = setTimeout(stop, SILENCE_MS);
+    const onBytes = () => {
+      clearTimeout(silence);
+      silence = setTimeout(stop, SILENCE_MS);
+    };
+    signal.addEventListener("abort", stop);
     try {
-      const answer = await fetch(urlOf(path, parameters), { signal, cache: "no-store", credentials: "same-origin" });
+      const answer = await fetch(urlOf(path, parameters), { signal: cut.signal, cache: "no-store", credentials: "same-origin" });
       if (!answer.ok || !answer.body) throw await problemOf(answer);
       onState?.("live");
       failures = 0;
-      await readLines(answer.body, onLines);
+      await readLines(answer.body, onLines, onBytes);
       failures += 1;
     } catch (error) {
       if (signal.aborted) return;
@@ -117,6 +133,9 @@ export async function follow(path, { query, onLines, onState, signal }) {
         return;
       }
       onState?.("waiting", problem);
+    } finally {
+      clearTimeout(silence);
+      signal.removeEventListener("abort", stop);
     }
     if (query() === null) break;
     await new Promise((resolve) => setTimeout(resolve, Math.min(200 * 2 ** Math.min(failures, 5), 5_000)));
@@ -127,13 +146,15 @@ export async function follow(path, { query, onLines, onState, signal }) {
 /**
  * @param {ReadableStream<Uint8Array>} body
  * @param {(lines: string[]) => void | Promise<void>} onLines
+ * @param {() => void} onBytes
  */
-async function readLines(body, onLines) {
+async function readLines(body, onLines, onBytes) {
   const reader = body.pipeThrough(/** @type {any} */ (new TextDecoderStream())).getReader();
   let rest = "";
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
+    onBytes();
     const lines = (rest + value).split("\n");
     rest = /** @type {string} */ (lines.pop());
     const full = lines.filter(Boolean);

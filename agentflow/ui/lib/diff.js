@@ -1,5 +1,7 @@
 // Differences of texts by lines, and of JSON values by members. Pure.
 
+import { Digits } from "./exact.js";
+
 /** @typedef {{kind: "same" | "added" | "removed", text: string}} Line */
 
 const LARGEST = 4_000_000; // cells of the table: beyond it whole texts are shown
@@ -78,6 +80,32 @@ function middle(a, b) {
   return lines;
 }
 
+const AROUND = 20;
+const SHORT = 200; // lines that are read faster than what is left out is missed
+
+/**
+ * The lines that differ and those around them; what is left out between them is one entry with its number of lines.
+ * @param {Line[]} lines
+ * @returns {(Line | {kind: "gap", text: string})[]}
+ */
+export function shortened(lines) {
+  if (lines.length <= SHORT) return lines;
+  const isNear = new Uint8Array(lines.length);
+  lines.forEach((line, index) => {
+    if (line.kind !== "same") isNear.fill(1, Math.max(0, index - AROUND), index + AROUND + 1);
+  });
+  /** @type {(Line | {kind: "gap", text: string})[]} */
+  const found = [];
+  for (let at = 0; at < lines.length; ) {
+    let end = at;
+    while (end < lines.length && !isNear[end]) end++;
+    if (end > at) found.push({ kind: "gap", text: `… ${end - at} lines are the same` });
+    else found.push(/** @type {Line} */ (lines[end++]));
+    at = end;
+  }
+  return found;
+}
+
 /**
  * A value as text with sorted members, so that order makes no difference.
  * @param {any} value
@@ -91,7 +119,7 @@ export function stableText(value) {
 /** @param {any} value @returns {any} */
 function sorted(value) {
   if (Array.isArray(value)) return value.map(sorted);
-  if (value === null || typeof value !== "object") return value;
+  if (value === null || typeof value !== "object" || value instanceof Digits) return value;
   return Object.fromEntries(
     Object.keys(value)
       .sort()

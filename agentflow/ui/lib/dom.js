@@ -85,12 +85,20 @@ export function visible(text) {
   const parts = [];
   let at = 0;
   for (const found of text.matchAll(HIDDEN)) {
-    const code = /** @type {number} */ (found[0].codePointAt(0)).toString(16).toUpperCase().padStart(4, "0");
-    parts.push(text.slice(at, found.index), h("span", { class: "hidden-character", title: "A character that cannot be seen" }, `U+${code}`));
+    parts.push(text.slice(at, found.index), h("span", { class: "hidden-character", title: "A character that cannot be seen" }, codeOf(found[0])));
     at = found.index + found[0].length;
   }
   return at ? [...parts, text.slice(at)] : [text];
 }
+
+/**
+ * The same where only text may stand.
+ * @param {string} text
+ */
+export const visibleText = (text) => text.replace(HIDDEN, (one) => `⟨${codeOf(one)}⟩`);
+
+/** @param {string} character */
+const codeOf = (character) => `U+${/** @type {number} */ (character.codePointAt(0)).toString(16).toUpperCase().padStart(4, "0")}`;
 
 /**
  * A button.
@@ -182,4 +190,37 @@ export function perFrame(action, signal) {
     if (wait > 0) setTimeout(() => requestAnimationFrame(run), wait);
     else requestAnimationFrame(run);
   };
+}
+
+// -- keys of one character: people who speak to their computer, or who slip, can turn them off (WCAG 2.1.4)
+
+const SINGLE_KEYS = "single-keys";
+let usesSingle = readKeys();
+
+export const usesKeys = () => usesSingle;
+
+/** @param {boolean} on */
+export function useKeys(on) {
+  usesSingle = on;
+  try {
+    localStorage.setItem(SINGLE_KEYS, on ? "on" : "off");
+  } catch {
+    // for this page only, then
+  }
+}
+
+/**
+ * Return whether a key that was pressed is one of the page: with Ctrl, Alt or Meta it is the browser's.
+ * @param {KeyboardEvent} event
+ */
+export function isKey(event) {
+  return !event.ctrlKey && !event.metaKey && !event.altKey && (usesSingle || event.key.length > 1);
+}
+
+function readKeys() {
+  try {
+    return localStorage.getItem(SINGLE_KEYS) !== "off";
+  } catch {
+    return true;
+  }
 }

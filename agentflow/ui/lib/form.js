@@ -1,8 +1,12 @@
 // A form from a JSON Schema: what the schema says becomes fields; what no field can say is written as JSON.
 
-import { button, fill, h } from "./dom.js";
+import { button, fill, h, visible, visibleText } from "./dom.js";
+import { Digits, numberOf, parse } from "./exact.js";
 
 /** @typedef {{element: HTMLElement, value: () => any, focus?: () => void}} Field */
+
+/** Fields that a schema may make at once: one that refers to itself could make any number. */
+const MOST_FIELDS = 1_000;
 
 let numbered = 0;
 
@@ -23,17 +27,35 @@ export class FieldError extends Error {
 /**
  * @param {any} schema
  * @param {any} [initial]
- * @param {{label?: string, required?: boolean, root?: any, depth?: number}} [options]
+ * @param {{label?: string, required?: boolean}} [options]
  * @returns {Field} `value` raises FieldError; an optional field that is empty gives undefined
  */
-export function formOf(schema, initial, { label = "Value", required = true, root = schema, depth = 0 } = {}) {
+export function formOf(schema, initial, { label = "Value", required = true } = {}) {
+  try {
+    return fieldOf(schema, initial, { label, required, root: { schema, left: MOST_FIELDS }, depth: 0 });
+  } catch {
+    // A schema that no form can be made of must not keep people from answering.
+    return jsonField(initial, { label, required, description: "" });
+  }
+}
+
+/** @typedef {{schema: any, left: number}} Root the whole schema, and how many fields may still be made */
+
+/**
+ * @param {any} schema
+ * @param {any} initial
+ * @param {{label: string, required: boolean, root: Root, depth: number}} options
+ * @returns {Field}
+ */
+function fieldOf(schema, initial, { label, required, root, depth }) {
   const found = merged(resolve(schema, root), root);
   const value = initial !== undefined ? initial : found.default;
   const title = found.title ?? label;
   const options = { label: title, required, description: [found.description, limits(found)].filter(Boolean).join(" · ") };
-  if (depth > 6) return jsonField(value, options);
+  const isTooLarge = root.left-- <= 0 || depth > 6 || (Array.isArray(value) && value.length > root.left);
+  if (isTooLarge || (value !== undefined && !isOfType(found, value))) return jsonField(value, options);
   if (found.const !== undefined) {
-    return { element: named({ ...options, required: false }, h("code", null, JSON.stringify(found.const))), value: () => found.const };
+    return { element: named({ ...options, required: false }, h("code", null, visible(JSON.stringify(found.const)))), value: () => found.const };
   }
   if (Array.isArray(found.enum)) return choice(found.enum, value, options);
   const variants = found.oneOf ?? found.anyOf;
@@ -43,7 +65,7 @@ export function formOf(schema, initial, { label = "Value", required = true, root
       return choice(consts.map((one) => one.const), value, options, consts.map((one) => one.title));
     }
     const named = variants.filter((one) => resolve(one, root).type !== "null");
-    if (named.length === 1) return formOf(named[0], value, { label: title, required: required && variants.length === 1, root, depth: depth + 1 });
+    if (named.length === 1) return fieldOf(named[0], value, { label: title, required: required && variants.length === 1, root, depth: depth + 1 });
     return variant(named, value, options, root, depth);
   }
   const type = Array.isArray(found.type) ? found.type.find((/** @type {string} */ one) => one !== "null") : found.type;
@@ -61,7 +83,7 @@ export function formOf(schema, initial, { label = "Value", required = true, root
 
 /**
  * @param {any} schema
- * @param {any} root
+ * @param {Root} root
  * @returns {any}
  */
 function resolve(schema, root) {
@@ -69,9 +91,9 @@ function resolve(schema, root) {
   for (let depth = 0; depth < 8 && found && typeof found === "object" && typeof found.$ref === "string"; depth++) {
     if (!found.$ref.startsWith("#/")) return {};
     /** @type {any} */
-    let target = root;
+    let target = root.schema;
     for (const part of found.$ref.slice(2).split("/")) {
-      target = target?.[decodeURIComponent(part).replaceAll("~1", "/").replaceAll("~0", "~")];
+      target = own(target, decodeURIComponent(part).replaceAll("~1", "/").replaceAll("~0", "~"));
     }
     found = target;
   }
@@ -79,9 +101,16 @@ function resolve(schema, root) {
 }
 
 /**
+ * A member of an object, and nothing that it inherits.
+ * @param {any} value
+ * @param {string} name
+ */
+const own = (value, name) => (value !== null && typeof value === "object" && Object.hasOwn(value, name) ? value[name] : undefined);
+
+/**
  * A schema with the members of its `allOf`.
  * @param {any} schema
- * @param {any} root
+ * @param {Root} root
  * @returns {any}
  */
 function merged(schema, root) {
@@ -116,7 +145,7 @@ const FORMS_OF_TEXT = /** @type {Record<string, string>} */ ({
 function limits(schema) {
   const { minimum, maximum, exclusiveMinimum, exclusiveMaximum } = schema;
   const told = [
-    FORMS_OF_TEXT[schema.format],
+    own(FORMS_OF_TEXT, schema.format),
     schema.pattern ? `must match ${schema.pattern}` : null,
     minimum !== undefined && maximum !== undefined ? `${minimum} to ${maximum}` : minimum !== undefined ? `at least ${minimum}` : maximum !== undefined ? `at most ${maximum}` : null,
     exclusiveMinimum !== undefined ? `more than ${exclusiveMinimum}` : null,
@@ -137,13 +166,13 @@ function limits(schema) {
  */
 function named({ label, required, description }, control) {
   const id = (control.id = control.id || `field-${++numbered}`);
-  const about = description ? h("p", { class: "hint", id: `${id}-about` }, description) : null;
+  const about = description ? h("p", { class: "hint", id: `${id}-about` }, visible(description)) : null;
   if (about) control.setAttribute("aria-describedby", about.id);
   if (required && /^(INPUT|TEXTAREA|SELECT)$/.test(control.tagName)) control.setAttribute("aria-required", "true");
   return h(
     "div",
     { class: "field" },
-    h("label", { for: id }, label, required ? h("span", { class: "required" }, " (required)") : null),
+    h("label", { for: id }, visible(label), required ? h("span", { class: "required" }, " (required)") : null),
     about,
     control,
   );
@@ -157,7 +186,7 @@ function text(schema, value, options) {
   const given = isMoment && value !== undefined ? localTime(new Date(value)) : (value ?? "");
   const control = long
     ? h("textarea", { rows: "4", value: given })
-    : h("input", { type: schema.format === "date-time" && !isMoment ? "text" : (types[schema.format] ?? "text"), step: isMoment ? "1" : null, value: given, autocomplete: "off" });
+    : h("input", { type: schema.format === "date-time" && !isMoment ? "text" : (own(types, schema.format) ?? "text"), step: isMoment ? "1" : null, value: given, autocomplete: "off" });
   if (schema.minLength) control.setAttribute("minlength", schema.minLength);
   if (schema.maxLength) control.setAttribute("maxlength", schema.maxLength);
   return {
@@ -165,7 +194,7 @@ function text(schema, value, options) {
     value: () => {
       if (control.value === given && value !== undefined) return value;
       if (control.value === "" && !options.required) return undefined;
-      if (control.value === "") throw new FieldError(`${options.label}: ${schema.format?.startsWith("date") ? "choose a date" : "write a text"}`, control);
+      if (control.value === "") throw new FieldError(`${options.label}: ${String(schema.format).startsWith("date") ? "choose a date" : "write a text"}`, control);
       return isMoment ? new Date(control.value).toISOString() : control.value;
     },
     focus: () => control.focus(),
@@ -189,7 +218,7 @@ function number(schema, type, value, options) {
         if (options.required) throw new FieldError(`${options.label}: write a number`, control);
         return undefined;
       }
-      return Number(control.value);
+      return numberOf(control.value);
     },
     focus: () => control.focus(),
   };
@@ -199,10 +228,10 @@ function number(schema, type, value, options) {
 function boolean(value, options) {
   const control = h("input", { type: "checkbox", id: `field-${++numbered}` });
   control.checked = value === true;
-  const about = options.description ? h("p", { class: "hint", id: `${control.id}-about` }, options.description) : null;
+  const about = options.description ? h("p", { class: "hint", id: `${control.id}-about` }, visible(options.description)) : null;
   if (about) control.setAttribute("aria-describedby", about.id);
   return {
-    element: h("div", { class: "field check" }, control, h("label", { for: control.id }, options.label), about),
+    element: h("div", { class: "field check" }, control, h("label", { for: control.id }, visible(options.label)), about),
     value: () => control.checked,
     focus: () => control.focus(),
   };
@@ -216,7 +245,7 @@ function choice(choices, value, options, titles = []) {
     "select",
     null,
     options.required && (at >= 0 || choices.length === 1) ? null : h("option", { value: "" }, options.required ? "Choose…" : "—"),
-    choices.map((one, index) => h("option", { value: String(index) }, titles[index] ?? (typeof one === "string" ? one : JSON.stringify(one)))),
+    choices.map((one, index) => h("option", { value: String(index) }, visibleText(titles[index] ?? (typeof one === "string" ? one : JSON.stringify(one))))),
   );
   if (at >= 0) control.value = String(at);
   return {
@@ -241,7 +270,7 @@ function severalOf(choices, value, options) {
     return box;
   });
   return {
-    element: group(options, h("div", { class: "boxes" }, boxes.map((box, index) => h("div", { class: "field check" }, box, h("label", { for: box.id }, typeof choices[index] === "string" ? choices[index] : JSON.stringify(choices[index])))))),
+    element: group(options, h("div", { class: "boxes" }, boxes.map((box, index) => h("div", { class: "field check" }, box, h("label", { for: box.id }, visible(typeof choices[index] === "string" ? choices[index] : JSON.stringify(choices[index]))))))),
     value: () => {
       const made = choices.filter((_, index) => boxes[index]?.checked);
       return made.length === 0 && !options.required ? undefined : made;
@@ -259,8 +288,8 @@ function group({ label, required, description }, ...content) {
   return h(
     "fieldset",
     null,
-    h("legend", null, label, required ? h("span", { class: "required" }, " (required)") : null),
-    description ? h("p", { class: "hint" }, description) : null,
+    h("legend", null, visible(label), required ? h("span", { class: "required" }, " (required)") : null),
+    description ? h("p", { class: "hint" }, visible(description)) : null,
     content,
   );
 }
@@ -277,7 +306,7 @@ function variant(variants, value, options, root, depth) {
     options.required ? null : h("option", { value: "" }, "—"),
     variants.map((one, index) => {
       const found = resolve(one, root);
-      return h("option", { value: String(index) }, found.title ?? found.type ?? `choice ${index + 1}`);
+      return h("option", { value: String(index) }, visibleText(String(found.title ?? found.type ?? `choice ${index + 1}`)));
     }),
   );
   /** @param {any} initial */
@@ -287,7 +316,7 @@ function variant(variants, value, options, root, depth) {
       fill(holder);
       return;
     }
-    field = formOf(variants[Number(select.value)], initial, { label: "Value", root, depth: depth + 1 });
+    field = fieldOf(variants[Number(select.value)], initial, { label: "Value", required: true, root, depth: depth + 1 });
     fill(holder, field.element);
   }
   if (at >= 0) select.value = String(at);
@@ -303,15 +332,24 @@ function variant(variants, value, options, root, depth) {
 function fits(schema, value) {
   if (schema.const !== undefined) return JSON.stringify(schema.const) === JSON.stringify(value);
   if (Array.isArray(schema.enum)) return schema.enum.includes(value);
-  const is = value === null ? "null" : Array.isArray(value) ? "array" : Number.isInteger(value) ? "integer" : typeof value;
-  const types = [schema.type].flat();
-  if (schema.type !== undefined && !types.includes(is) && !(is === "integer" && types.includes("number"))) return false;
-  if (is !== "object") return true;
+  if (!isOfType(schema, value)) return false;
+  if (value === null || typeof value !== "object" || Array.isArray(value) || value instanceof Digits) return true;
   const known = Object.entries(schema.properties ?? {});
   return (
-    (schema.required ?? []).every((/** @type {string} */ name) => name in value) &&
+    (schema.required ?? []).every((/** @type {string} */ name) => Object.hasOwn(value, name)) &&
     known.every(([name, inner]) => inner?.const === undefined || inner.const === value[name])
   );
+}
+
+/**
+ * @param {any} schema
+ * @param {any} value
+ */
+function isOfType(schema, value) {
+  const isInteger = Number.isInteger(value) || value instanceof Digits;
+  const is = value === null ? "null" : Array.isArray(value) ? "array" : isInteger ? "integer" : typeof value;
+  const types = [schema.type].flat();
+  return schema.type === undefined || types.includes(is) || (is === "integer" && types.includes("number"));
 }
 
 /** @param {any} schema @param {any} value @param {any} options @param {any} root @param {number} depth @returns {Field} */
@@ -320,10 +358,10 @@ function objectField(schema, value, options, root, depth) {
   /** @type {[string, Field][]} */
   const fields = Object.entries(schema.properties).map(([name, inner]) => [
     name,
-    formOf(inner, value?.[name], { label: name, required: wanted.has(name), root, depth: depth + 1 }),
+    fieldOf(inner, own(value, name), { label: name, required: wanted.has(name), root, depth: depth + 1 }),
   ]);
   const content = fields.map(([, field]) => field.element);
-  const element = depth === 0 ? h("div", { class: "fields" }, options.description ? h("p", { class: "hint" }, options.description) : null, content) : group(options, content);
+  const element = depth === 0 ? h("div", { class: "fields" }, options.description ? h("p", { class: "hint" }, visible(options.description)) : null, content) : group(options, content);
   const before = written(element);
   return {
     element,
@@ -331,13 +369,9 @@ function objectField(schema, value, options, root, depth) {
       // One that need not be there, and that nobody has written in, is not there.
       if (depth > 0 && !options.required && value === undefined && written(element) === before) return undefined;
       const given = value !== null && typeof value === "object" ? Object.entries(value) : [];
-      /** @type {Record<string, any>} */
-      const made = Object.fromEntries(given.filter(([name]) => !Object.hasOwn(schema.properties, name)));
-      for (const [name, field] of fields) {
-        const given = field.value();
-        if (given !== undefined) made[name] = given;
-      }
-      return made;
+      const kept = given.filter(([name]) => !Object.hasOwn(schema.properties, name));
+      // Made of entries: by assignment `__proto__` would be no member.
+      return Object.fromEntries([...kept, ...fields.map(([name, field]) => [name, field.value()]).filter(([, one]) => one !== undefined)]);
     },
     focus: () => fields[0]?.[1].focus?.(),
   };
@@ -357,11 +391,14 @@ function arrayField(schema, value, options, root, depth) {
   /** @type {Set<Field>} */
   const items = new Set();
   const list = h("div", { class: "nested" });
-  const more = button("Add", () => add(undefined).focus?.());
+  const more = button("Add", () => {
+    root.left = Math.max(root.left, MOST_FIELDS / 10);
+    add(undefined).focus?.();
+  });
   const full = () => (more.disabled = schema.maxItems !== undefined && items.size >= schema.maxItems);
   /** @param {any} initial */
   const add = (initial) => {
-    const field = formOf(schema.items, initial, { label: `${options.label} item`, root, depth: depth + 1 });
+    const field = fieldOf(schema.items, initial, { label: `${options.label} item`, required: true, root, depth: depth + 1 });
     const row = h("div", { class: "array-item" }, field.element, button("Remove", () => {
       items.delete(field);
       row.remove();
@@ -399,7 +436,7 @@ export function jsonField(value, options) {
         return undefined;
       }
       try {
-        return JSON.parse(control.value);
+        return parse(control.value);
       } catch (error) {
         throw new FieldError(`${options.label}: ${/** @type {Error} */ (error).message}`, control);
       }
@@ -415,7 +452,7 @@ export function jsonField(value, options) {
  * @returns {any}
  */
 export function requiredFirst(schema) {
-  if (schema === null || typeof schema !== "object") return schema;
+  if (schema === null || typeof schema !== "object" || schema instanceof Digits) return schema;
   if (Array.isArray(schema)) return schema.map(requiredFirst);
   const made = Object.fromEntries(Object.entries(schema).map(([name, inner]) => [name, KEPT.has(name) ? inner : requiredFirst(inner)]));
   const { properties, required } = made;

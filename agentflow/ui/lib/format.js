@@ -1,5 +1,7 @@
 // Numbers, times and states as people read them. Pure.
 
+import { Digits } from "./exact.js";
+
 /** Signs of states: no state is told by colour alone. */
 export const SIGNS = /** @type {Record<string, string>} */ ({
   pending: "○",
@@ -100,6 +102,17 @@ export function clock(at) {
   return `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}.${ms}`;
 }
 
+/**
+ * A point in time with its day and its zone.
+ * @param {string | number} at
+ */
+export function moment(at) {
+  const date = new Date(at);
+  const minutes = -date.getTimezoneOffset();
+  const zone = `UTC${minutes < 0 ? "−" : "+"}${two(Math.floor(Math.abs(minutes) / 60))}:${two(Math.abs(minutes) % 60)}`;
+  return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${clock(at)} ${zone}`;
+}
+
 /** @param {number} value */
 function two(value) {
   return String(value).padStart(2, "0");
@@ -130,7 +143,7 @@ export function brief(value, limit = 160) {
  */
 function beginning(value, room) {
   if (typeof value === "string") return JSON.stringify(value.slice(0, room));
-  if (value === null || typeof value !== "object") return String(JSON.stringify(value));
+  if (value === null || typeof value !== "object" || value instanceof Digits) return String(JSON.stringify(value));
   const list = Array.isArray(value);
   let text = list ? "[" : "{";
   // By the index: to enumerate the keys of a long list takes longer than to write it.
@@ -145,10 +158,16 @@ function beginning(value, room) {
   return text + (list ? "]" : "}");
 }
 
+const CONTROL = /[\u0000-\u001f\u007f-\u009f]/g;
+
 /**
- * A word for a shell: quoted where it has to be.
+ * A word for a shell: quoted where it has to be. A terminal would carry out a control character that is pasted.
  * @param {string} text
  */
 export function shell(text) {
+  if (text.search(CONTROL) >= 0) {
+    const escaped = text.replace(/[\\']/g, "\\$&").replace(CONTROL, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
+    return `$'${escaped}'`;
+  }
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
 }

@@ -1,7 +1,7 @@
 // The graph of a run, at the positions that the API gives: nodes with state by colour and sign, one of them
 // selected, moved and zoomed by mouse, wheel and keys.
 
-import { button, h, svg } from "./dom.js";
+import { button, h, svg, visibleText } from "./dom.js";
 import { SIGNS } from "./format.js";
 
 export class GraphView {
@@ -85,7 +85,7 @@ export class GraphView {
     const top = node.group ? y + 17 : y + 18;
     const sign = svg("text", { x: x + 14, y: top, class: "sign", "text-anchor": "middle" }, "");
     const told = svg("text", { x: middle, y: top + 15, class: "kind", "text-anchor": "middle" }, "");
-    const label = fitted(node.label, width - 40);
+    const label = fitted(visibleText(node.label), width - 40);
     const title = svg("title", null, node.id);
     const box = svg(
       "g",
@@ -119,10 +119,11 @@ export class GraphView {
       svg("path", { d: curve(edge.points), class: `edge${edge.dashed ? " dashed" : ""}`, "marker-end": "url(#arrow)" }),
     );
     if (edge.label && edge.label_at) {
-      const label = edge.label.length > 28 ? `${edge.label.slice(0, 27)}…` : edge.label;
+      const told = visibleText(edge.label);
+      const label = told.length > 28 ? `${told.slice(0, 27)}…` : told;
       const { x, y } = edge.label_at;
       this._view.append(
-        svg("text", { x, y: y + 4, class: "edge-label", "text-anchor": "middle" }, svg("title", null, edge.label), label),
+        svg("text", { x, y: y + 4, class: "edge-label", "text-anchor": "middle" }, svg("title", null, told), label),
       );
     }
   }

@@ -2,6 +2,7 @@
 
 import { get } from "./api.js";
 import { button, copyButton, fill, h, visible } from "./dom.js";
+import { Digits, parse } from "./exact.js";
 import { bytes, brief } from "./format.js";
 
 const LONG = 1_200;
@@ -47,7 +48,7 @@ function longText(value) {
  */
 function part(name, value, open) {
   const key = name === null ? null : [h("span", { class: "json-key" }, visible(name)), ": "];
-  if (value === null || typeof value !== "object") {
+  if (value === null || typeof value !== "object" || value instanceof Digits) {
     return h("div", { class: "json-leaf" }, key, scalar(value));
   }
   if (isStored(value)) {
@@ -104,7 +105,7 @@ export async function loaded(value) {
   if (!isStored(value)) return value;
   const text = await get(`/blobs/${encodeURIComponent(value.$blob)}`, { as: "text" });
   try {
-    return JSON.parse(text);
+    return parse(text);
   } catch {
     return text;
   }

@@ -22,7 +22,7 @@ export function badge(state) {
  * @param {string} command
  */
 export function commandLine(command) {
-  return h("div", { class: "command" }, h("code", null, command), copyButton(command, "Copy the command"));
+  return h("div", { class: "command" }, h("code", null, visible(command)), copyButton(command, "Copy the command"));
 }
 
 /**
@@ -53,7 +53,7 @@ export function errorView(error, command, more) {
       ? h(
           "ol",
           { class: "causes", "aria-label": "Causes" },
-          causes.map((cause) => h("li", null, "caused by ", h("code", null, cause.code), " ", cause.message)),
+          causes.map((cause) => h("li", null, "caused by ", h("code", null, cause.code), " ", visible(String(cause.message)))),
         )
       : null,
     error.details && Object.keys(error.details).some((name) => name !== "step_id") ? jsonView(error.details, { open: 1, label: "details" }) : null,
@@ -74,10 +74,10 @@ export function problemView(problem) {
   return h(
     "div",
     { class: "problem", role: "alert" },
-    h("p", null, h("span", { class: "sign", "aria-hidden": "true" }, "✕ "), problem.message),
-    problem.hint ? h("p", { class: "muted" }, problem.hint) : null,
+    h("p", null, h("span", { class: "sign", "aria-hidden": "true" }, "✕ "), visible(problem.message)),
+    problem.hint ? h("p", { class: "muted" }, visible(problem.hint)) : null,
     problem.diagnostics.length
-      ? h("ul", null, problem.diagnostics.map((one) => h("li", null, h("code", null, one.code), ` ${one.message}`)))
+      ? h("ul", null, problem.diagnostics.map((one) => h("li", null, h("code", null, one.code), " ", visible(String(one.message)))))
       : null,
     problem.code ? h("p", { class: "muted" }, h("code", null, problem.code)) : null,
   );
@@ -89,7 +89,7 @@ export function problemView(problem) {
  */
 export function facts(rows) {
   const shown = rows.filter(([, value]) => value !== "" && value !== null && value !== undefined && value !== false);
-  return h("dl", { class: "facts" }, shown.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))));
+  return h("dl", { class: "facts" }, shown.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, typeof value === "string" ? visible(value) : value))));
 }
 
 /**
@@ -207,6 +207,34 @@ export function commandButton(label, session, scope, action, members) {
   if (session.scopes.includes(scope)) return button(label, action, members);
   const reason = `Needs the scope ${scope}`;
   return button(label, () => {}, { ...members, "aria-disabled": "true", title: reason, "aria-description": reason });
+}
+
+/**
+ * A form that sends a command when it is submitted, by its button or by Enter in a field; without the scope
+ * neither does.
+ * @param {string} label of the button
+ * @param {{scopes: string[]}} session
+ * @param {string} scope
+ * @param {() => void} action
+ * @param {Record<string, any>} members
+ * @param {...Child} content
+ */
+export function commandForm(label, session, scope, action, members, ...content) {
+  const may = session.scopes.includes(scope);
+  const submit = may ? h("button", { type: "submit", class: "button primary" }, label) : commandButton(label, session, scope, action);
+  return h(
+    "form",
+    {
+      ...members,
+      novalidate: true,
+      onsubmit: (/** @type {Event} */ event) => {
+        event.preventDefault();
+        if (may) action();
+      },
+    },
+    content,
+    h("div", { class: "actions" }, submit),
+  );
 }
 
 /**

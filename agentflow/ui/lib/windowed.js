@@ -109,8 +109,9 @@ export class WindowedList {
   /** @param {number} index */
   scrollTo(index) {
     const top = index * this.rowHeight;
+    const height = this._height || this.rowHeight; // not laid out yet: the row comes first
     if (top < this._top) this._moveTo(top);
-    else if (top + this.rowHeight > this._top + this._height) this._moveTo(top + this.rowHeight - this._height);
+    else if (top + this.rowHeight > this._top + height) this._moveTo(top + this.rowHeight - height);
     this._draw();
   }
 

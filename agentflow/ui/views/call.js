@@ -1,7 +1,7 @@
 // Call: one model call, alone on a page.
 
 import { follow, runPath } from "../lib/api.js";
-import { fill, h } from "../lib/dom.js";
+import { fill, h, visible } from "../lib/dom.js";
 import { callView } from "./call_view.js";
 
 /** @param {import("../app.js").Context} context */
@@ -20,6 +20,7 @@ export function show({ root, path, signal, setTitle }) {
     query: () => (over ? null : { offset: 0, type: "model.call_completed,model.call_failed", deltas: true }),
     onState: (now) => {
       if (now === "live") streamed.clear(); // what was written so far comes again
+      if (now === "live" && holder.querySelector(".problem")) draw();
     },
     onLines: (lines) => {
       for (const line of lines) {
@@ -28,7 +29,7 @@ export function show({ root, path, signal, setTitle }) {
         if (event.type === "model.delta") {
           streamed.set(call, (streamed.get(call) ?? "") + event.data.text);
           const element = document.getElementById(`stream-${call}`);
-          if (element) element.textContent = streamed.get(call) ?? "";
+          if (element) fill(element, visible(streamed.get(call) ?? ""));
         } else {
           if (!over) draw();
           over = true;

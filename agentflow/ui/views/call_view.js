@@ -2,10 +2,13 @@
 
 import { get, runPath } from "../lib/api.js";
 import { button, fill, h, visible } from "../lib/dom.js";
-import { diffLines, stableText } from "../lib/diff.js";
+import { diffLines, shortened, stableText } from "../lib/diff.js";
+import { parse } from "../lib/exact.js";
 import { count, duration, money } from "../lib/format.js";
 import { jsonView } from "../lib/json.js";
 import { errorView, facts, problemView } from "../lib/parts.js";
+
+const MANY_LINES = 2_000;
 
 /**
  * @param {string} id
@@ -67,7 +70,7 @@ export function callView(id, callId, { state, streamed, signal, alone }) {
       call.answer
         ? messageView(call.answer, false)
         : state === "running"
-          ? h("pre", { class: "text streaming", id: `stream-${callId}`, "aria-live": "off" }, streamed.get(callId) ?? "")
+          ? h("pre", { class: "text streaming", id: `stream-${callId}`, "aria-live": "off" }, visible(streamed.get(callId) ?? ""))
           : call.partial
             ? jsonView(call.partial, { label: "what had arrived" })
             : h("p", { class: "muted" }, "No answer."),
@@ -103,13 +106,24 @@ function transcript(messages) {
  * @param {string} after
  */
 export function diffView(before, after) {
-  const lines = diffLines(before, after);
-  const signs = { same: " ", added: "+", removed: "−" };
-  return h(
-    "pre",
-    { class: "diff", tabindex: "0", "aria-label": "Changes" },
-    lines.map((line) => h("span", { class: `diff-${line.kind}` }, visible(`${signs[line.kind]} ${line.text}\n`))),
-  );
+  const lines = shortened(diffLines(before, after));
+  const signs = { same: " ", added: "+", removed: "−", gap: "" };
+  const shown = h("pre", { class: "diff", tabindex: "0", "aria-label": "Changes" });
+  /** @param {number} from */
+  const more = (from) => {
+    const part = lines.slice(from, from + MANY_LINES);
+    shown.append(...part.map((line) => h("span", { class: `diff-${line.kind}` }, visible(`${signs[line.kind]} ${line.text}\n`))));
+    const left = lines.length - from - part.length;
+    if (left) {
+      const next = button(`${count(left)} more lines`, () => {
+        next.remove();
+        more(from + MANY_LINES);
+      });
+      shown.append(next);
+    }
+  };
+  more(0);
+  return shown;
 }
 
 /**
@@ -136,7 +150,7 @@ function parsed(message) {
 /** @param {string} text */
 function read(text) {
   try {
-    const value = JSON.parse(text);
+    const value = parse(text);
     return value !== null && typeof value === "object" ? value : text;
   } catch {
     return text;

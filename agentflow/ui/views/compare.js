@@ -4,7 +4,7 @@ import { get, runPath } from "../lib/api.js";
 import { fill, h } from "../lib/dom.js";
 import { stableText } from "../lib/diff.js";
 import { count, duration, money, tokens, when } from "../lib/format.js";
-import { badge, empty, problemView } from "../lib/parts.js";
+import { badge, empty } from "../lib/parts.js";
 import { diffView } from "./call_view.js";
 
 /** @param {import("../app.js").Context} context */
@@ -12,17 +12,11 @@ export async function show({ root, path, signal, setTitle }) {
   const [id, , other] = /** @type {[string, string, string | undefined]} */ (path);
   setTitle("Compare");
   if (!other) return choose(root, id, signal);
-  let mine, theirs, found;
-  try {
-    [mine, theirs, found] = await Promise.all([
-      get(`${runPath(id)}/history`, { signal }),
-      get(`${runPath(other)}/history`, { signal }),
-      get(`${runPath(id)}/compare`, { signal, query: { with: other } }),
-    ]);
-  } catch (error) {
-    if (!signal.aborted) fill(root, problemView(error));
-    return;
-  }
+  let [mine, theirs, found] = await Promise.all([
+    get(`${runPath(id)}/history`, { signal }),
+    get(`${runPath(other)}/history`, { signal }),
+    get(`${runPath(id)}/compare`, { signal, query: { with: other } }),
+  ]);
   // What came first stands left, as in any comparison.
   if (mine.workflow.created_at > theirs.workflow.created_at) {
     [mine, theirs] = [theirs, mine];

@@ -1,11 +1,11 @@
 // Definitions: the registered ones with versions and graph, a form to start a run, and a check of pasted text.
 
 import { get, post, Problem } from "../lib/api.js";
-import { button, fill, h } from "../lib/dom.js";
+import { button, fill, h, visible } from "../lib/dom.js";
 import { when } from "../lib/format.js";
 import { formOf, jsonField } from "../lib/form.js";
 import { GraphView } from "../lib/graph.js";
-import { commandButton, empty, facts, panel, problemView } from "../lib/parts.js";
+import { commandButton, commandForm, empty, facts, panel, problemView } from "../lib/parts.js";
 import { TEXTS } from "../lib/texts.js";
 import { inputSchema } from "./run_commands.js";
 
@@ -25,7 +25,7 @@ async function list({ root, signal, session, setTitle }) {
     h("div", { class: "view-head" }, h("h1", null, TEXTS.definitions)),
     items.length
       ? h("div", { class: "tiles" }, items.map((/** @type {any} */ one) =>
-          h("a", { class: "card tile", href: `#/definitions/${encodeURIComponent(one.name)}` }, h("h2", null, one.name), h("p", { class: "muted" }, `version ${one.version} · ${one.format}`), h("p", { class: "muted" }, `by ${one.by}, ${when(one.created_at)}`, one.trusted ? null : " · not trusted"))))
+          h("a", { class: "card tile", href: `#/definitions/${encodeURIComponent(one.name)}` }, h("h2", null, one.name), h("p", { class: "muted" }, `version ${one.version} · ${one.format}`), h("p", { class: "muted" }, visible(`by ${one.by}, ${when(one.created_at)}`), one.trusted ? null : " · not trusted"))))
       : empty("No definition is registered", h("p", null, "Register one below, or with ", h("code", null, "POST /definitions"), "; ", h("code", null, "agentflow serve --load"), " brings workflows built in Python.")),
     checkBox(session),
   );
@@ -60,7 +60,7 @@ function checkBox(session) {
     fill(found, head, diagnostics.length
       ? h("ul", { class: "diagnostics" }, diagnostics.map((one) => h("li", { class: `severity-${one.severity}` },
           one.line ? button(`line ${one.line}`, () => go(one.line), { class: "link" }) : null,
-          h("span", { class: "tag" }, one.severity), h("code", null, one.code), ` ${one.message}`,
+          h("span", { class: "tag" }, one.severity), h("code", null, one.code), " ", visible(one.message),
           one.hint ? h("span", { class: "muted" }, ` ${one.hint}`) : null)))
       : null);
   }
@@ -136,10 +136,7 @@ async function one({ root, query, signal, session, setTitle }, name) {
     h(
       "div",
       { class: "pair" },
-      panel("Start a run", h("form", { novalidate: true, onsubmit: (/** @type {Event} */ event) => {
-        event.preventDefault();
-        void start();
-      } }, field.element, h("div", { class: "field" }, h("label", { for: labels.id }, "Labels"), labels), problem, h("div", { class: "actions" }, session.scopes.includes("run") ? h("button", { type: "submit", class: "button primary" }, "Start") : commandButton("Start", session, "run", () => {})))),
+      panel("Start a run", commandForm("Start", session, "run", () => void start(), {}, field.element, h("div", { class: "field" }, h("label", { for: labels.id }, "Labels"), labels), problem)),
       panel("Graph", h("div", { class: "graph-box" }, view ? view.element : "The graph cannot be drawn.")),
     ),
     h(
@@ -148,7 +145,7 @@ async function one({ root, query, signal, session, setTitle }, name) {
       panel("Versions", h("ul", { class: "choices" }, versions.items.map((/** @type {any} */ one) => h("li", null, h("a", { href: `#/definitions/${encodeURIComponent(name)}?version=${encodeURIComponent(one.version)}`, "aria-current": one.version === found.version ? "true" : null }, one.version), h("span", { class: "muted" }, `by ${one.by}, ${when(one.created_at)}`)))),
         facts([["Format", found.format], ["Hash", h("code", null, String(found.hash).slice(0, 23))], ["Trusted", found.trusted ? "✓ may run code of this machine" : "– may not"]]),
         h("a", { class: "button small", href: `#/runs?q=${encodeURIComponent(name)}` }, "Its runs")),
-      panel("Source", h("pre", { class: "text source-view", tabindex: "0" }, typeof found.source === "string" ? found.source : JSON.stringify(found.source, null, 2))),
+      panel("Source", h("pre", { class: "text source-view", tabindex: "0" }, visible(typeof found.source === "string" ? found.source : JSON.stringify(found.source, null, 2)))),
     ),
   );
 }

@@ -1,8 +1,8 @@
 // Inbox: who must decide. Every open question of all runs, and what was decided of late.
 
 import { follow, get } from "../lib/api.js";
-import { debounced, fill, h } from "../lib/dom.js";
-import { brief, when } from "../lib/format.js";
+import { debounced, fill, h, visible } from "../lib/dom.js";
+import { brief, moment, when } from "../lib/format.js";
 import { empty, problemView } from "../lib/parts.js";
 import { TEXTS } from "../lib/texts.js";
 import { requestCard } from "./request_card.js";
@@ -21,6 +21,7 @@ export async function show({ root, query, signal, session, setTitle, setQuery })
   );
   kind.value = query.get("kind") ?? "";
   const list = h("div", { class: "cards" });
+  const notice = h("div", { "aria-live": "polite" });
   fill(
     root,
     h("div", { class: "view-head" }, h("h1", null, TEXTS.inbox), h("span", { class: "grow" }), kind),
@@ -30,6 +31,7 @@ export async function show({ root, query, signal, session, setTitle, setQuery })
       h("a", { class: "chip", href: "#/inbox", "aria-current": closed ? null : "page" }, "Open"),
       h("a", { class: "chip", href: "#/inbox?show=closed", "aria-current": closed ? "page" : null }, "Decided in the last day"),
     ),
+    notice,
     list,
   );
   /** @type {Map<string, HTMLElement>} */
@@ -38,10 +40,12 @@ export async function show({ root, query, signal, session, setTitle, setQuery })
   async function load() {
     try {
       const { items } = await get("/inbox", { signal, query: { kind: kind.value, open: closed ? "false" : "" } });
+      fill(notice);
       if (closed) drawClosed(items);
       else drawOpen(items);
     } catch (error) {
-      if (!signal.aborted) fill(list, problemView(error));
+      // The cards stay: something may be written in them.
+      if (!signal.aborted) fill(notice, problemView(error));
     }
   }
 
@@ -58,12 +62,22 @@ export async function show({ root, query, signal, session, setTitle, setQuery })
     list.querySelector(".empty")?.remove();
     for (const one of items) {
       if (!cards.has(one.request_id)) {
-        const card = requestCard(one, session, load);
+        const card = cardOf(one);
         cards.set(one.request_id, card);
         list.append(card);
       }
     }
     if (items.length === 0) fill(list, empty(TEXTS.inboxEmpty, h("p", null, "Approvals and questions of all runs come here as they are asked.")));
+  }
+
+  /** @param {any} one */
+  function cardOf(one) {
+    try {
+      return requestCard(one, session, load);
+    } catch (error) {
+      // A question that cannot be shown must not hide those of other runs.
+      return h("article", { class: "card request", "data-request": one.request_id }, h("a", { href: `#/runs/${encodeURIComponent(one.workflow_id)}` }, one.workflow_id), problemView(error));
+    }
   }
 
   /** @param {any[]} items */
@@ -89,10 +103,10 @@ export async function show({ root, query, signal, session, setTitle, setQuery })
               h("td", null, `${signs[one.outcome]} ${one.outcome}`),
               h("td", null, h("a", { href: `#/runs/${encodeURIComponent(one.request.workflow_id)}?offset=${one.offset}` }, one.request.workflow_id)),
               h("td", null, one.request.step_id),
-              h("td", null, brief(one.request.subject, 60)),
+              h("td", null, visible(brief(one.request.subject, 60))),
               h("td", null, one.by ?? ""),
-              h("td", { title: one.closed_at }, when(one.closed_at)),
-              h("td", null, one.reason ?? brief(one.response, 60)),
+              h("td", { title: moment(one.closed_at) }, when(one.closed_at)),
+              h("td", null, visible(one.reason ?? brief(one.response, 60))),
             ),
           ),
         ),

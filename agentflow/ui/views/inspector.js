@@ -2,6 +2,7 @@
 
 import { get, post, runPath } from "../lib/api.js";
 import { button, fill, h, visible } from "../lib/dom.js";
+import { parse } from "../lib/exact.js";
 import { amount, bytes, clock, count, duration, limitName, money, shell, when } from "../lib/format.js";
 import { jsonField } from "../lib/form.js";
 import { jsonView } from "../lib/json.js";
@@ -100,7 +101,7 @@ function signalsView(record) {
     "section",
     { class: "card request" },
     timers.length ? h("p", null, `Waits for ${timers.length === 1 ? "a timer" : `${timers.length} timers`}.`) : null,
-    signals.map((/** @type {string} */ name) => [h("p", null, "Waits for the signal ", h("code", null, name), "."), commandLine(`agentflow signal ${shell(record.workflow_id)} ${shell(name)}`)]),
+    signals.map((/** @type {string} */ name) => [h("p", null, "Waits for the signal ", h("code", null, visible(name)), "."), commandLine(`agentflow signal ${shell(record.workflow_id)} ${shell(name)}`)]),
   );
 }
 
@@ -197,8 +198,8 @@ function aboutView(record, id) {
       ["Offsets", `${record.earliest_offset} to ${record.last_offset}`],
       ["Graph", h("code", null, String(record.ir_hash).slice(0, 23))],
     ]),
-    commandLine(`agentflow show ${id}`),
-    commandLine(`agentflow log ${id} > run.ndjson`),
+    commandLine(`agentflow show ${shell(id)}`),
+    commandLine(`agentflow log ${shell(id)} > run.ndjson`),
   );
 }
 
@@ -366,7 +367,7 @@ const RETRIES = /** @type {Record<string, [string, string]>} */ ({
  */
 function fromEvent(about, offset, names) {
   const line = about.lines[offset - (about.facts[0]?.offset ?? 0)];
-  const data = line ? JSON.parse(line).data : {};
+  const data = line ? parse(line).data : {};
   const shown = names.filter((name) => data[name] !== undefined);
   if (!shown.length) return h("p", { class: "muted" }, "Nothing.");
   return h("div", null, shown.map((name) => jsonView(data[name], { label: name })));
@@ -428,7 +429,7 @@ function ofCall(about, callId) {
 function ofEvent(about, offset) {
   const line = about.lines[offset - (about.facts[0]?.offset ?? 0)];
   if (!line) return empty("The event has not come yet");
-  const event = JSON.parse(line);
+  const event = parse(line);
   return h(
     "div",
     null,

@@ -1,7 +1,7 @@
 // The plan of a request that waits for its review: what would be done, step by step, and the ways to go on.
 
 import { get, post, request as send, runPath } from "../lib/api.js";
-import { button, fill, h } from "../lib/dom.js";
+import { button, fill, h, visible } from "../lib/dom.js";
 import { jsonField } from "../lib/form.js";
 import { ask, commandButton, facts, problemView } from "../lib/parts.js";
 import { diffView } from "./call_view.js";
@@ -34,7 +34,7 @@ export function planReview(request, session, settle) {
     const { plan, diagnostics } = view;
     fill(
       shown,
-      plan.summary ? h("p", null, plan.summary) : null,
+      plan.summary ? h("p", null, visible(plan.summary)) : null,
       h(
         "div",
         { class: "table-scroll", tabindex: "0" },
@@ -45,7 +45,7 @@ export function planReview(request, session, settle) {
           h("tbody", null, plan.steps.map((/** @type {any} */ step) =>
             h("tr", null,
               h("th", { scope: "row" }, step.id),
-              h("td", null, h("strong", null, step.title), h("div", { class: "muted" }, step.action)),
+              h("td", null, h("strong", null, visible(step.title)), h("div", { class: "muted" }, visible(step.action))),
               h("td", null, step.owner),
               h("td", null, (step.depends_on ?? []).join(", ") || "–"),
               h("td", null, (step.toolsets ?? []).join(", ") || "–"),
@@ -106,5 +106,5 @@ const SCOPE = "run";
 
 /** @param {any[] | undefined} items */
 function list(items) {
-  return items?.length ? h("ul", { class: "plain" }, items.map((one) => h("li", null, typeof one === "string" ? one : JSON.stringify(one)))) : null;
+  return items?.length ? h("ul", { class: "plain" }, items.map((one) => h("li", null, visible(typeof one === "string" ? one : JSON.stringify(one))))) : null;
 }

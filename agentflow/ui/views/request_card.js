@@ -2,10 +2,10 @@
 
 import { get, post, Problem, runPath } from "../lib/api.js";
 import { announce, button, fill, h, visible } from "../lib/dom.js";
-import { when } from "../lib/format.js";
+import { moment, when } from "../lib/format.js";
 import { formOf, requiredFirst } from "../lib/form.js";
 import { jsonView } from "../lib/json.js";
-import { commandButton, problemView } from "../lib/parts.js";
+import { commandButton, commandForm, problemView } from "../lib/parts.js";
 import { planReview } from "./plan_card.js";
 
 /**
@@ -29,7 +29,7 @@ export function requestCard(request, session, onDecided) {
       request.side_effect ? h("span", { class: `tag effect-${request.side_effect}` }, request.side_effect) : null,
       h("span", { class: "grow" }),
       h("a", { href: `#/runs/${encodeURIComponent(id)}` }, h("code", null, id)),
-      h("span", { class: "muted", title: request.asked_at }, when(request.asked_at)),
+      h("span", { class: "muted", title: moment(request.asked_at) }, when(request.asked_at)),
       request.deadline ? h("span", { class: "tag" }, `until ${when(request.deadline)}`) : null,
     ),
     isPlan ? null : subject(request),
@@ -56,22 +56,11 @@ export function requestCard(request, session, onDecided) {
   function answerForm() {
     const schema = request.response_schema && typeof request.response_schema === "object" ? request.response_schema : {};
     const field = formOf(requiredFirst(schema), undefined, { label: "Answer" });
-    return h(
-      "form",
-      {
-        class: "decide",
-        novalidate: true,
-        onsubmit: (/** @type {Event} */ event) => {
-          event.preventDefault();
-          void settle(async () => {
-            await post(`${runPath(id)}/inputs`, { responses: { [request.request_id]: field.value() } });
-            return "answered";
-          });
-        },
-      },
-      field.element,
-      h("div", { class: "actions" }, session.scopes.includes("approve") ? h("button", { type: "submit", class: "button primary" }, "Answer") : commandButton("Answer", session, "approve", () => {})),
-    );
+    const answer = async () => {
+      await post(`${runPath(id)}/inputs`, { responses: { [request.request_id]: field.value() } });
+      return "answered";
+    };
+    return commandForm("Answer", session, "approve", () => void settle(answer), { class: "decide" }, field.element);
   }
 
   /** @param {"grant" | "deny"} decision @param {string} reason */

@@ -1,9 +1,10 @@
 // Run: graph, timeline and log side by side with one selection, at any offset of the log.
 
 import { follow, get, post, runPath } from "../lib/api.js";
-import { announce, button, copyButton, debounced, fill, h, perFrame } from "../lib/dom.js";
+import { announce, button, copyButton, debounced, fill, h, isKey, perFrame, visible } from "../lib/dom.js";
+import { parse } from "../lib/exact.js";
 import { factOf, foldTo, RunFold } from "../lib/fold.js";
-import { amount, brief, clock, count, duration, limitName, money, when } from "../lib/format.js";
+import { amount, brief, clock, count, duration, limitName, moment, money, when } from "../lib/format.js";
 import { GraphView } from "../lib/graph.js";
 import { LogRows } from "../lib/log_rows.js";
 import { commandButton, badge, problemView } from "../lib/parts.js";
@@ -42,7 +43,7 @@ export async function show(context) {
   const fold = new RunFold();
   let shownFold = fold;
   /** @type {number | null} the offset that is looked at; null: the latest */
-  let at = query.has("offset") ? Number(query.get("offset")) : null;
+  let at = /^\d{1,9}$/.test(query.get("offset") ?? "") ? Number(query.get("offset")) : null;
   /** @type {Selection} */
   let selection = read(query.get("select"));
   /** @type {Map<string, string>} */
@@ -55,13 +56,14 @@ export async function show(context) {
   const numbers = h("div", { class: "numbers" });
   const actions = h("div", { class: "actions" });
   const notice = h("div", { "aria-live": "assertive" });
+  const trimmed = h("div");
   const about = h("div", { class: "run-sub" });
   const drawAbout = () =>
     fill(
       about,
       h("code", null, id),
       copyButton(id, "Copy the id"),
-      Object.entries(record.labels).map(([name, value]) => h("span", { class: "tag" }, `${name}=${value}`)),
+      Object.entries(record.labels).map(([name, value]) => h("span", { class: "tag" }, visible(`${name}=${value}`))),
       record.forked_from
         ? h("a", { href: `#/runs/${encodeURIComponent(record.forked_from.workflow_id)}?offset=${record.forked_from.offset}` }, `forked from offset ${record.forked_from.offset}`)
         : null,
@@ -76,7 +78,7 @@ export async function show(context) {
       "div",
       { class: "run-title" },
       h("a", { class: "back", href: "#/runs", "aria-label": "All runs" }, "‹"),
-      h("h1", null, record.definition.name ?? id),
+      h("h1", null, visible(record.definition.name ?? id)),
       state,
       live,
       h("span", { class: "grow" }),
@@ -84,6 +86,7 @@ export async function show(context) {
     ),
     about,
     numbers,
+    trimmed,
     notice,
   );
 
@@ -94,7 +97,7 @@ export async function show(context) {
     const budget = Object.entries(record.budget?.limits ?? {});
     fill(
       numbers,
-      number("Started", when(record.created_at), record.created_at),
+      number("Started", when(record.created_at), moment(record.created_at)),
       number("Duration", duration(now.start ? end - now.start : null)),
       number("Tokens", count(now.usage.input + now.usage.output), `${count(now.usage.input)} in, ${count(now.usage.output)} out`),
       number("Cost", now.usage.unpriced && !now.usage.cost ? "–" : money(now.usage.cost)),
@@ -114,7 +117,10 @@ export async function show(context) {
         : null,
       record.state === "paused" ? commandButton("Resume", session, "run", () => (record.pause === "budget" ? void askResume(record, fold.pause).then(refresh) : void tell("resume")), { class: "button primary" }) : null,
       !ended ? commandButton("Cancel", session, "run", () => void askCancel(id).then(refresh), { class: "button danger" }) : null,
-      commandButton("Fork", session, "run", () => void askFork(record, { offset: at, step: selection.kind === "step" ? selection.step : null, input: record.input })),
+      commandButton("Fork", session, "run", () => {
+        const step = selection.kind === "step" ? selection.step : null;
+        askFork(record, { offset: at, step, input: record.input }).catch((error) => fill(notice, problemView(error)));
+      }),
       h("a", { class: "button", href: `#/runs/${encodeURIComponent(id)}/compare${record.forked_from ? `/${encodeURIComponent(record.forked_from.workflow_id)}` : ""}` }, "Compare"),
     );
   }
@@ -136,13 +142,17 @@ export async function show(context) {
     } catch (error) {
       if (signal.aborted) return;
       fill(notice, problemView(error));
+      isUnread = true;
       return;
     }
+    if (isUnread) fill(notice);
+    isUnread = false;
     drawAbout();
     drawHead();
     drawActions();
     drawInspector();
   }
+  let isUnread = false;
   const refreshSoon = debounced(() => void refresh(), 250, signal);
 
   // -- scrubber
@@ -154,17 +164,23 @@ export async function show(context) {
     max: "0",
     value: "0",
     "aria-label": "Offset of the log",
-    oninput: () => scrub(Number(slider.value) >= facts.length - 1 ? null : Number(slider.value)),
+    oninput: () => moveTo(Number(slider.value)),
   });
   const place = h("output", { class: "place" });
   const latest = button("Latest", () => scrub(null), { class: "button small" });
   const scrubbing = h("div", { class: "scrub" }, button("‹", () => stepBy(-1), { class: "icon-button", "aria-label": "One event back" }), slider, button("›", () => stepBy(1), { class: "icon-button", "aria-label": "One event forth" }), place, latest);
 
+  /** The first offset that is there, which is not 0 in a log that was trimmed. */
+  const firstOffset = () => facts[0]?.offset ?? 0;
+  const lastOffset = () => firstOffset() + Math.max(0, facts.length - 1);
+
+  /** @param {number} offset */
+  const moveTo = (offset) => scrub(offset >= lastOffset() ? null : offset);
+
   /** @param {number} by */
   function stepBy(by) {
-    const next = (at ?? facts.length - 1) + by;
-    if (next < 0) return;
-    scrub(next >= facts.length - 1 ? null : next);
+    const next = (at ?? lastOffset()) + by;
+    if (next >= firstOffset()) moveTo(next);
   }
 
   const refold = perFrame(() => {
@@ -184,9 +200,10 @@ export async function show(context) {
   }
 
   function drawScrubber() {
-    slider.max = String(Math.max(0, facts.length - 1));
-    slider.value = String(at ?? facts.length - 1);
-    const fact = facts[at ?? facts.length - 1];
+    slider.min = String(firstOffset());
+    slider.max = String(lastOffset());
+    slider.value = String(at ?? lastOffset());
+    const fact = facts[indexOfFact(at ?? lastOffset())];
     slider.setAttribute("aria-valuetext", fact ? `offset ${fact.offset}, ${fact.type}` : "");
     fill(place, fact ? `${fact.offset} · ${fact.type} · ${clock(fact.at)}` : "no events");
     latest.disabled = at === null;
@@ -216,7 +233,7 @@ export async function show(context) {
       query: () => (made.ended ? null : { after: made.offset }),
       onLines: (batch) => {
         for (const line of batch) {
-          const event = JSON.parse(line);
+          const event = parse(line);
           if (event.offset !== undefined) made.take(factOf(event));
         }
         tick();
@@ -230,7 +247,7 @@ export async function show(context) {
   let filtered = null;
   /** @type {import("../lib/log_rows.js").Fold | null} the fold whose row the keys are at */
   let marked = null;
-  let follows = true;
+  let follows = selection.kind !== "event"; // an address may name an event, which then has to be in sight
   const log = new WindowedList({
     rowHeight: LOG_ROW,
     members: { class: "windowed log", role: "listbox", "aria-label": "Log" },
@@ -362,7 +379,7 @@ export async function show(context) {
         onclick: () => unfold(fold),
       },
       h("span", { class: "log-offset" }, begin.offset),
-      h("span", { class: "log-time" }, clock(begin.at)),
+      h("span", { class: "log-time", title: moment(begin.at) }, clock(begin.at)),
       h("span", { class: "log-type" }, h("span", { "aria-hidden": "true" }, fold.open ? "▾ " : "▸ "), `${count(fold.last - fold.first + 1)} events`, h("span", { class: "visually-hidden" }, fold.open ? ", unfolded" : ", folded")),
       h("span", { class: "log-step" }, fold.step),
       h("span", { class: `log-detail${fold.failed ? " bad" : ""}` }, told),
@@ -389,7 +406,7 @@ export async function show(context) {
         },
       },
       h("span", { class: "log-offset" }, fact.offset),
-      h("span", { class: "log-time" }, clock(fact.at)),
+      h("span", { class: "log-time", title: moment(fact.at) }, clock(fact.at)),
       h("span", { class: `log-type${fact.data.error ? " bad" : ""}` }, fact.type),
       h("span", { class: "log-step" }, fact.step ?? ""),
       h("span", { class: "log-detail", title: detail(fact) || null }, detail(fact)),
@@ -488,10 +505,10 @@ export async function show(context) {
     ),
   );
   document.addEventListener("keydown", (event) => {
-    if (/** @type {HTMLElement} */ (event.target).matches("input, textarea, select") || document.querySelector("dialog[open]")) return;
+    if (/** @type {HTMLElement} */ (event.target).matches("input, textarea, select") || document.querySelector("dialog[open]") || !isKey(event)) return;
     if (event.key === ",") stepBy(-1);
     else if (event.key === ".") stepBy(1);
-    else if (event.key === "Home") scrub(0);
+    else if (event.key === "Home") moveTo(firstOffset());
     else if (event.key === "End") scrub(null);
     else if (event.key === "Escape") select({ kind: "run" });
   }, { signal });
@@ -523,6 +540,7 @@ export async function show(context) {
     }
   }
   let first = true;
+  let isInSight = selection.kind !== "event";
   void follow(`${runPath(id)}/events`, {
     signal,
     query: () => {
@@ -541,7 +559,7 @@ export async function show(context) {
     onLines: async (batch) => {
       let since = performance.now();
       for (const line of batch) {
-        const event = JSON.parse(line);
+        const event = parse(line);
         if (event.offset === undefined) {
           if (event.type === "model.delta") takeDelta(event);
           continue;
@@ -560,6 +578,13 @@ export async function show(context) {
         }
       }
       if (filtered) void scan();
+      if (!isInSight && selection.kind === "event" && indexOfFact(selection.offset) < facts.length) {
+        isInSight = true;
+        select(selection);
+        log.scrollTo(indexOf(selection.offset));
+      }
+      if (fold.ended && at !== null && at > lastOffset()) scrub(null); // there is no such offset, and never will be
+      if (firstOffset() > 0) fill(trimmed, h("p", { class: "muted" }, `The events before offset ${firstOffset()} were removed: graph and timeline show what is left.`));
       redraw();
       if (drawnEmpty) drawInspector();
       else inspectSoon();
@@ -571,7 +596,7 @@ export async function show(context) {
     const call = delta.data.model_call_id;
     streamed.set(call, (streamed.get(call) ?? "") + delta.data.text);
     const element = document.getElementById(`stream-${call}`);
-    if (element) element.textContent = streamed.get(call) ?? "";
+    if (element) fill(element, visible(streamed.get(call) ?? ""));
   }
 
   const ticking = setInterval(() => {

@@ -103,6 +103,8 @@ export async function askFork(record, { offset, step, input: given }) {
     required: false,
     description: 'in place of what was recorded: {"step": value}',
   });
+  const shared = jsonField(undefined, { label: "Shared state", required: false, description: "values that executors share, by key" });
+  const own = jsonField(undefined, { label: "State of steps", required: false, description: 'what an executor keeps for itself: {"step": {"key": value}}' });
   let made = "";
   const done = await ask({
     title: "Fork this run",
@@ -114,6 +116,7 @@ export async function askFork(record, { offset, step, input: given }) {
         if (/** @type {HTMLDetailsElement} */ (event.target).open) from.value = "begin";
       } }, h("summary", null, "Edit the input"), h("p", { class: "hint" }, "With another input the new run begins anew."), fields.element),
       h("details", null, h("summary", null, "Edit results"), outputs.element),
+      h("details", null, h("summary", null, "Edit the state"), shared.element, own.element),
     ],
     action: "Fork",
     confirm: async () => {
@@ -121,8 +124,10 @@ export async function askFork(record, { offset, step, input: given }) {
       const edits = {};
       const value = fields.value();
       if (value !== undefined && stableText(value) !== stableText(input)) edits["input"] = value;
-      const changed = outputs.value();
-      if (changed !== undefined) edits["outputs"] = changed;
+      for (const [name, field] of Object.entries({ outputs, shared, state: own })) {
+        const changed = field.value();
+        if (changed !== undefined) edits[name] = changed;
+      }
       /** @type {Record<string, any>} */
       const body = Object.keys(edits).length ? { edits } : {};
       if (from.value === "begin") body["offset"] = 0;

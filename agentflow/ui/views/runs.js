@@ -1,9 +1,9 @@
 // Runs: what is running, what is stuck, what needs me. Live, filtered by the address, any number of rows.
 
 import { follow, get, post, runPath } from "../lib/api.js";
-import { announce, button, debounced, fill, h } from "../lib/dom.js";
-import { count, duration, money, SIGNS, tokens, when } from "../lib/format.js";
-import { ask, badge, commandButton, empty, problemView } from "../lib/parts.js";
+import { announce, button, debounced, fill, h, isKey, visible } from "../lib/dom.js";
+import { count, duration, moment, money, SIGNS, tokens, when } from "../lib/format.js";
+import { ask, badge, commandButton, empty } from "../lib/parts.js";
 import { TEXTS } from "../lib/texts.js";
 import { WindowedList } from "../lib/windowed.js";
 
@@ -159,17 +159,17 @@ export async function show(context) {
       h(
         "span",
         { role: "cell", class: "run-name" },
-        h("a", { href: `#/runs/${encodeURIComponent(run.workflow_id)}` }, run.name ?? run.workflow_id),
+        h("a", { href: `#/runs/${encodeURIComponent(run.workflow_id)}` }, visible(run.name ?? run.workflow_id)),
         h("span", { class: "run-id" }, run.workflow_id),
         labels.map(([name, value]) =>
-          button(`${name}=${value}`, () => {
+          button(visible(`${name}=${value}`), () => {
             label.value = `${name}=${value}`;
             change({ label: label.value });
           }, { class: "tag", title: "Only runs with this label" }),
         ),
       ),
       h("span", { role: "cell" }, steps.length ? progress(done, steps) : null),
-      h("span", { role: "cell", title: run.created_at }, when(run.created_at)),
+      h("span", { role: "cell", title: moment(run.created_at) }, when(run.created_at)),
       h("span", { role: "cell", class: "number" }, duration(ms)),
       h("span", { role: "cell", class: "number" }, usage ? count(tokens(usage)) : ""),
       h("span", { role: "cell", class: "number" }, usage ? money(usage.cost_usd) || "–" : ""),
@@ -222,6 +222,10 @@ export async function show(context) {
           ...(reason.value && command !== "delete" ? { reason: reason.value } : {}),
         });
         const refused = items.filter((/** @type {any} */ one) => one.code);
+        if (command === "delete") {
+          const deleted = new Set(items.map((/** @type {any} */ one) => (one.code ? null : one.workflow_id)));
+          rows = rows.filter((run) => !deleted.has(run.workflow_id));
+        }
         selected.clear();
         for (const one of refused) selected.add(one.workflow_id);
         fill(notice, refused.map((/** @type {any} */ one) => h("p", { class: "problem" }, `${one.workflow_id}: ${one.detail}`)));
@@ -258,9 +262,9 @@ export async function show(context) {
     if (signal.aborted || mine !== generation) return;
     // What stands behind the first page stays: rows that people have scrolled to do not go away.
     const fresh = new Set(found.items.map((/** @type {any} */ run) => run.workflow_id));
-    const keep = loadedFilter === JSON.stringify(filter) ? rows.slice(0).filter((run) => !fresh.has(run.workflow_id)) : [];
+    const keep = loadedFilter === JSON.stringify(filter) ? rows.filter((run) => !fresh.has(run.workflow_id)) : [];
     const last = found.items[found.items.length - 1];
-    const older = last ? keep.filter((run) => run.created_at <= last.created_at) : [];
+    const older = last && found.next_cursor !== null ? keep.filter((run) => run.created_at <= last.created_at) : [];
     rows = [...found.items, ...older];
     if (older.length === 0) cursor = found.next_cursor;
     loadedFilter = JSON.stringify(filter);
@@ -338,7 +342,7 @@ export async function show(context) {
 
   document.addEventListener("keydown", (event) => {
     const target = /** @type {HTMLElement} */ (event.target);
-    if (target.matches("input:not([type=checkbox]), select, textarea") || document.querySelector("dialog[open]")) return;
+    if (target.matches("input:not([type=checkbox]), select, textarea") || document.querySelector("dialog[open]") || !isKey(event)) return;
     const at = Number(target.closest("[aria-rowindex]")?.getAttribute("aria-rowindex") ?? 1) - 2;
     const down = event.key === "j" || event.key === "ArrowDown";
     const up = event.key === "k" || event.key === "ArrowUp";
@@ -364,12 +368,8 @@ export async function show(context) {
     blank,
   );
   drawChips({});
-  try {
-    await reload();
-  } catch (error) {
-    if (!signal.aborted) fill(root, problemView(error));
-    return;
-  }
+  await reload();
+  if (signal.aborted) return;
 
   // -- live: an event of a run as a whole says that the list has changed
 

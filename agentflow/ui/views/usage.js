@@ -1,9 +1,9 @@
 // Usage: what it costs, by workflow and by run, over the newest runs of a time.
 
 import { get } from "../lib/api.js";
-import { fill, h } from "../lib/dom.js";
+import { fill, h, visible } from "../lib/dom.js";
 import { count, money, tokens, when } from "../lib/format.js";
-import { badge, empty, heads } from "../lib/parts.js";
+import { badge, empty, heads, problemView } from "../lib/parts.js";
 import { TEXTS } from "../lib/texts.js";
 
 const LARGEST = 2_000;
@@ -16,7 +16,7 @@ export async function show({ root, query, signal, setTitle, setQuery }) {
     "select",
     { "aria-label": "Time", onchange: () => {
       setQuery({ since: since.value });
-      void load();
+      load().catch((error) => signal.aborted || fill(body, problemView(error)));
     } },
     [["24", "last day"], ["168", "last week"], ["720", "last 30 days"], ["", "all time"]].map(([value, text]) => h("option", { value }, text ?? "")),
   );
@@ -78,7 +78,7 @@ export async function show({ root, query, signal, setTitle, setQuery }) {
           h("thead", null, heads(["Workflow", "Runs", "Tokens in", "Tokens out", "Model calls", "Tool calls", "Cost", "Per run"], 1)),
           h("tbody", null, [...names].sort((x, y) => y[1].cost - x[1].cost || y[1].input + y[1].output - x[1].input - x[1].output).map(([name, one]) =>
             h("tr", null,
-              h("th", { scope: "row" }, h("a", { href: `#/runs?q=${encodeURIComponent(name)}` }, name), h("span", { class: "share", "aria-hidden": "true" }, h("span", { style: { width: `${((one.input + one.output) / most) * 100}%` } }))),
+              h("th", { scope: "row" }, h("a", { href: `#/runs?q=${encodeURIComponent(name)}` }, visible(name)), h("span", { class: "share", "aria-hidden": "true" }, h("span", { style: { width: `${((one.input + one.output) / most) * 100}%` } }))),
               [one.runs, one.input, one.output, one.calls, one.tools].map((value) => h("td", { class: "number" }, count(value))),
               h("td", { class: "number" }, one.cost || !one.unpriced ? money(one.cost) : "–"),
               h("td", { class: "number" }, one.cost ? money(one.cost / one.runs) : "–"))))))),
@@ -87,7 +87,7 @@ export async function show({ root, query, signal, setTitle, setQuery }) {
           h("thead", null, heads(["Run", "State", "Started", "Tokens", "Cost"], 3)),
           h("tbody", null, costly.map((run) =>
             h("tr", null,
-              h("th", { scope: "row" }, h("a", { href: `#/runs/${encodeURIComponent(run.workflow_id)}?tab=usage` }, run.name ?? run.workflow_id)),
+              h("th", { scope: "row" }, h("a", { href: `#/runs/${encodeURIComponent(run.workflow_id)}?tab=usage` }, visible(run.name ?? run.workflow_id))),
               h("td", null, badge(run.state)),
               h("td", null, when(run.created_at)),
               h("td", { class: "number" }, count(tokens(run.usage))),

@@ -3,8 +3,12 @@
 python use_of_client.py FOLDER_OF_THE_CLIENT URL
 """
 
+import importlib
+import inspect
 import json
+import pkgutil
 import sys
+from pathlib import Path
 
 sys.path.insert(0, sys.argv[1])
 
@@ -101,4 +105,70 @@ assert [one.code or "" for one in told.items] == ["", "run_terminal"]
 counted = totals.sync(client=client)
 assert counted is not None
 assert counted.requests == 0
+
+# Every operation of the document has a function, which reads what the daemon answers, and takes its examples.
+document = json.loads((Path(sys.argv[1]) / "openapi.json").read_text())
+described = {
+    one["operationId"]: (method, one)
+    for methods in document["paths"].values()
+    for method, one in methods.items()
+}
+api = importlib.import_module("agentflow_api.api")
+found = {
+    name.rpartition(".")[2]: importlib.import_module(name)
+    for _, name, is_package in pkgutil.walk_packages(api.__path__, "agentflow_api.api.")
+    if not is_package
+}
+assert found.keys() == described.keys(), found.keys() ^ described.keys()
+registered = client.get_httpx_client().post(
+    "/definitions",
+    json={"definition": json.loads(json.dumps(DOCUMENT)).replace("workflow:", "name: asks\nworkflow:", 1)},
+)
+assert registered.status_code == 201, registered.text
+calls = client.get_httpx_client().get(f"/workflows/{record.workflow_id}/history").json()["models"]
+names = {
+    "show_definition": "asks",
+    "list_versions": "asks",
+    "schema": "event.json",
+    "documentation_page": "approvals",
+}
+given = {
+    "id": record.workflow_id,
+    "step": "ask",
+    "call": calls[0]["model_call_id"],
+    "with_": forked.workflow_id,
+    "follow": False,
+    "sha256": "0" * 64,
+    "template": "nowhere",
+}
+answered = {}
+for name, module in found.items():
+    method, operation = described[name]
+    wanted = inspect.signature(module.sync_detailed, eval_str=True).parameters
+    if method == "get":
+        arguments = {each: value for each, value in given.items() if each in wanted}
+        if "name" in wanted:
+            arguments["name"] = names.get(
+                name, "asks" if "definition" in module.__name__ + name else "approvals"
+            )
+        response = module.sync_detailed(client=client, **arguments)
+        status = str(int(response.status_code))
+        assert status in operation["responses"], (name, status)
+        is_json = any(
+            "json" in media and "ndjson" not in media
+            for media in operation["responses"][status].get("content", ())
+        )
+        # A schema of its own for each answer: nothing is left to be guessed.
+        answered[name] = (status, type(response.parsed).__name__ if is_json else "text")
+        assert not is_json or response.parsed is not None, name
+    elif "requestBody" in operation:
+        [media] = [
+            each for each in operation["requestBody"]["content"].items() if each[0] == "application/json"
+        ]
+        kinds = wanted["body"].annotation
+        kind = next(one for one in getattr(kinds, "__args__", (kinds,)) if hasattr(one, "from_dict"))
+        for example in media[1]["examples"].values():
+            assert kind.from_dict(example["value"]).to_dict() == example["value"], name
+failed = {name: told for name, told in answered.items() if not told[0].startswith("2")}
+assert failed.keys() <= {"template", "blob", "get_plan", "compact", "final"}, failed
 print("done")
