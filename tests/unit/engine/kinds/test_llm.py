@@ -201,6 +201,42 @@ def test_coercion_follows_the_schema():
     assert changes == ["/a as number", "/b/0 as boolean"]
 
 
+@pytest.mark.parametrize(
+    ("value", "schema", "coerced"),
+    [
+        ("[1, '2']".replace("'", '"'), {"type": "array", "items": {"type": "integer"}}, [1, 2]),
+        ('{"a": "1"}', {"type": "object", "properties": {"a": {"type": "number"}}}, {"a": 1}),
+        ("7", {"type": ["integer", "null"]}, 7),
+        (None, {"type": ["integer", "null"]}, None),
+        ("7", {"type": ["integer", "string"]}, "7"),
+        (7, {"type": ["string", "null"]}, "7"),
+        (7, {"type": ["string", "number"]}, 7),
+        (2.0, {"type": "integer"}, 2),
+        ("[1]", {"type": "string"}, "[1]"),
+        ('"7"', {"type": "integer"}, '"7"'),
+        (True, {"type": "integer"}, True),
+    ],
+)
+def test_coercion_reads_what_the_schema_names(value: Any, schema: Any, coerced: Any):
+    assert coerce(value, schema)[0] == coerced
+
+
+def test_an_answer_that_is_healed_and_does_not_fit_is_told_how():
+    driver = asking("{n: 'x'}", "{n: 5}", output_schema=SCHEMA, heal=True)
+    assert driver.run().status == "completed"
+    (again,) = driver.events(ev.WorkflowStepRetrying)
+    assert again.error.details["errors"][0]["path"] == "/n"
+    assert end(driver).output == {"n": 5}
+
+
+@pytest.mark.parametrize("heal", [False, True])
+def test_of_several_blocks_the_last_is_the_answer(heal: bool):
+    driver = asking('```json\n{"n": 1}\n```\nor\n```json\n{"n": 2}\n```', output_schema=SCHEMA, heal=heal)
+    assert driver.run().status == "completed"
+    assert end(driver).output == {"n": 2}
+    assert not driver.events(ev.NodeHealed)
+
+
 @pytest.mark.parametrize("flow", ["eager", "superstep"])
 def test_a_crash_behind_each_batch_pays_for_no_answer_twice(flow):
     def whole() -> Driver:
