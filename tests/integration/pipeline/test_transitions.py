@@ -37,8 +37,8 @@ BLOCKED = normalized(status="blocked", blockers=["?"])
 
 
 @asynccontextmanager
-async def run_in(phase: str, root: Any) -> AsyncGenerator[tuple[Serving, str]]:
-    """A request that stands in a phase, and the daemon that serves it."""
+async def run_in(phase: str, root: Any) -> AsyncGenerator[tuple[Serving, str, asyncio.Event]]:
+    """A request that stands in a phase, and the daemon that serves it; the event lets a held phase go on."""
     gate, begun = asyncio.Event(), asyncio.Event()
 
     async def held(answer: Any) -> Any:
@@ -95,7 +95,7 @@ async def run_in(phase: str, root: Any) -> AsyncGenerator[tuple[Serving, str]]:
         record = await runtime.record(run.workflow_id)
         shown = record.request
         assert (record.state, shown.phase, shown.status) == (*STATES[phase][:1], phase, STATES[phase][1])  # type: ignore[union-attr]
-        yield served, run.workflow_id
+        yield served, run.workflow_id, gate
         gate.set()
         if is_held:
             await run.result()
@@ -162,7 +162,7 @@ def rounds(phase: str) -> list[list[str]]:
 @pytest.mark.parametrize("phase", list(TABLE))
 async def test_a_command_fits_a_phase_or_changes_nothing(phase: str, over: str, tmp_path: Any):
     for commands in rounds(phase):
-        async with run_in(phase, tmp_path / commands[0]) as (served, run_id):
+        async with run_in(phase, tmp_path / commands[0]) as (served, run_id, _):
             for command in commands:
                 wanted = TABLE[phase][COMMANDS.index(command)]
                 before = await types_of(served.runtime, run_id)
@@ -179,10 +179,10 @@ class Aside:
     """A request in a phase, in the loop of a thread: the command line wants the main thread."""
 
     def __init__(self, phase: str, root: Path) -> None:
-        self._ready: Future[tuple[Serving, str]] = Future()
+        self._ready: Future[tuple[Serving, str, asyncio.Event]] = Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._hold(phase, root)))
         self._thread.start()
-        self.served, self.run_id = self._ready.result(20)
+        self.served, self.run_id, self._gate = self._ready.result(20)
 
     async def _hold(self, phase: str, root: Path) -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
@@ -198,6 +198,18 @@ class Aside:
     def types(self) -> list[str]:
         reading = types_of(self.served.runtime, self.run_id)
         return asyncio.run_coroutine_threadsafe(reading, self._loop).result(20)
+
+    def go_on_once_followed(self) -> Future[list[str]]:
+        """Let the held phase go on when a client streams its events; return the events until then."""
+
+        async def go_on() -> list[str]:
+            while not self.served.app.service.metrics.streams_open:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            found = await types_of(self.served.runtime, self.run_id)
+            self._gate.set()
+            return found
+
+        return asyncio.run_coroutine_threadsafe(go_on(), self._loop)
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._over.set)
@@ -220,7 +232,7 @@ def test_the_command_line_says_the_same(phase: str, tmp_path: Path):
         try:
             for command in commands:
                 if command == "resume" and phase in HELD:
-                    continue  # it follows a run that does not end by itself
+                    continue  # it follows the run: see below
                 wanted = TABLE[phase][COMMANDS.index(command)]
                 before = aside.types()
                 words = {
@@ -243,6 +255,24 @@ def test_the_command_line_says_the_same(phase: str, tmp_path: Path):
                         assert json.loads(result.stdout)["workflow_id"] == aside.run_id
         finally:
             aside.close()
+
+
+@pytest.mark.parametrize("phase", HELD)
+def test_resume_of_a_run_at_work_changes_nothing_and_follows_it(phase: str, tmp_path: Path):
+    aside = Aside(phase, tmp_path / "work")
+    try:
+        before = aside.types()
+        followed = aside.go_on_once_followed()
+        result = CliRunner().invoke(app, ["resume", aside.run_id, "--url", aside.served.unix_url])
+        assert followed.result(20) == before
+        types = aside.types()
+    finally:
+        aside.close()
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["status"] == "ready"
+    assert types[: len(before)] == before
+    assert types[-1] == "workflow.completed"
+    assert "workflow.resumed" not in types
 
 
 def test_classify_asks_the_daemon_whose_settings_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
