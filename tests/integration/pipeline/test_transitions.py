@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from click.testing import CliRunner
@@ -32,6 +32,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTFLOW_MODEL", "scripted:m")
 
 
+T = TypeVar("T")
 QUOTA = ErrorInfo(category="quota", code="insufficient_quota", message="used up")
 BLOCKED = normalized(status="blocked", blockers=["?"])
 
@@ -195,9 +196,11 @@ class Aside:
                 self._ready.set_exception(error)
             raise
 
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+
     def types(self) -> list[str]:
-        reading = types_of(self.served.runtime, self.run_id)
-        return asyncio.run_coroutine_threadsafe(reading, self._loop).result(20)
+        return self.run(types_of(self.served.runtime, self.run_id))
 
     def go_on_once_followed(self) -> Future[list[str]]:
         """Let the held phase go on when a client streams its events; return the events until then."""
@@ -287,6 +290,42 @@ def test_classify_asks_the_daemon_whose_settings_count(tmp_path: Path, monkeypat
         aside.close()
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["execution_requested"] is True
+
+
+COUNTS = """
+name: counts
+description: Counts
+inputs:
+  n: { required: true, schema: { type: integer } }
+  tags: { default: [], schema: { type: array } }
+  text: { default: "" }
+summary: "Count ${{ inputs.n }} ${{ inputs.tags }} ${{ inputs.text }}"
+steps:
+  - { id: z, title: Z, action: "Count", owner: agent, depends_on: [] }
+"""
+
+
+def test_inputs_of_a_template_of_the_daemon_have_the_types_of_its_schemas(tmp_path: Path):
+    aside = Aside("completed", tmp_path / "work")
+
+    def run(*pairs: str, name: str = "counts") -> Any:
+        return CliRunner().invoke(app, ["template", "run", name, *pairs, "--url", aside.served.unix_url])
+
+    async def install() -> int:
+        async with aside.served.http() as http:
+            return (await http.post("/templates", json={"source": COUNTS})).status_code
+
+    try:
+        assert aside.run(install()) == 201
+        done = run("n=5", 'tags=["a"]', "text=5")
+        wrong, odd, unknown = run("n=five"), run("n"), run("n=5", name="counst")
+    finally:
+        aside.close()
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["objective"] == 'Count 5 ["a"] 5'
+    assert (wrong.exit_code, "E_TEMPLATE_INPUT_TYPE" in wrong.stderr) == (3, True)
+    assert (odd.exit_code, "is not k=v" in odd.stderr) == (3, True)
+    assert (unknown.exit_code, 'did you mean "counts"?' in unknown.stderr) == (4, True)
 
 
 async def _sent(served: Serving, run_id: str, command: str) -> str:
