@@ -225,6 +225,15 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "grant of a subgraph": ("E_CAPABILITY_DENIED", inline(tools=["s.other"]), inline(tools=["s.call"])),
     "globals of a subgraph": ("E_CAPABILITY_DENIED", inline(write=[]), inline(write=["globals.g"])),
+    "input type": (
+        "E_VALUE",
+        graph(
+            {"id": "a", "type": "human_in_the_loop", "input_type": "chioce", "options": [1], "next": "end"}
+        ),
+        graph(
+            {"id": "a", "type": "human_in_the_loop", "input_type": "choice", "options": [1], "next": "end"}
+        ),
+    ),
     "unknown area": ("E_VALUE", granted(tool(), read=["global"]), granted(tool(), read=["globals"])),
     "unbounded": (
         "W_UNBOUNDED_CYCLE",
