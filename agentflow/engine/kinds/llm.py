@@ -313,10 +313,29 @@ def _bindings(state: RunState, activation: Activation, template: Template) -> tu
                 source_path=next((_dotted(r.path) for r in expression.references), None),
                 resolved=value,
                 resolved_type=_type_of(value),
-                missing=value is None,
+                missing=value is None and not all(_is_there(scope, r.path) for r in expression.references),
             )
         )
     return tuple(found)
+
+
+def _is_there(value: Any, path: tuple[str | int | None, ...]) -> bool:
+    """Return whether a value has the member of a path, null or not, as far as its names are known."""
+    for part in path:
+        if isinstance(value, dict):
+            if part is not None and str(part) not in value:
+                return False
+            value = cast("dict[str, Any]", value).get(str(part))
+        elif isinstance(value, list) and isinstance(part, int):
+            items = cast("list[Any]", value)
+            if not 0 <= part < len(items):
+                return False
+            value = items[part]
+        elif part is not None:
+            return False
+        if part is None:
+            return True
+    return True
 
 
 def _dotted(path: tuple[str | int | None, ...]) -> str:

@@ -46,7 +46,7 @@ def wants(number: int = 1) -> Message:
 
 
 def test_its_events_are_those_of_a_step_and_of_a_model_call():
-    driver = asking("hello", prompt="Greet {{ input.name }}", system="Be kind", input={"name": None})
+    driver = asking("hello", prompt="Greet {{ input.name }}", system="Be kind", input={})
     assert driver.run().status == "completed"
     of_step = [d for d, _, _ in driver.log if getattr(d, "step_id", None) == "ask"]
     assert [d.EVENT_TYPE for d in of_step] == [
@@ -64,6 +64,30 @@ def test_its_events_are_those_of_a_step_and_of_a_model_call():
     assert of_step[2].agent_name is None
     assert end(driver).output == "hello"
     assert driver.state.usage.model_calls == 1
+
+
+@pytest.mark.parametrize(
+    ("expression", "missing"),
+    [
+        ("input.none", False),
+        ("input.items[1]", False),
+        ("input.items[2]", True),
+        ("input.items.x", True),
+        ("input.none.below", True),
+        ("input['un' ]", True),
+        ("input[input.key]", False),
+        ("nodes.ask.output", True),
+        ("input.none || input.lacks", True),
+        ("input.none || null", False),
+        ("input.items", False),
+    ],
+)
+def test_a_binding_says_that_a_member_is_absent_and_not_that_it_is_null(expression: str, missing: bool):
+    value = {"none": None, "items": [0, None], "key": "none"}
+    driver = asking("ok", prompt=f"{{{{ {expression} }}}}", input=value)
+    driver.run()
+    (binding,) = driver.events(ev.NodeLlmInputResolved)[0].bindings
+    assert binding.missing is missing
 
 
 @pytest.mark.parametrize(
