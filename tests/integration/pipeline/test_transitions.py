@@ -292,6 +292,17 @@ def test_classify_asks_the_daemon_whose_settings_count(tmp_path: Path, monkeypat
     assert json.loads(result.stdout)["execution_requested"] is True
 
 
+def test_a_step_of_a_person_is_answered_by_the_name_that_the_plan_gives_it(tmp_path: Path):
+    aside = Aside("awaiting_input", tmp_path / "work")
+    try:
+        words = ["answer", aside.run_id, "a", json.dumps(done("a"))]
+        result = CliRunner().invoke(app, [*words, "--url", aside.served.unix_url])
+    finally:
+        aside.close()
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["status"] == "ready"
+
+
 COUNTS = """
 name: counts
 description: Counts
