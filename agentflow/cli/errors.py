@@ -102,6 +102,7 @@ _BY_CODE = {
     "too_many_connections": Exit.UNREACHABLE,
     "storage_unavailable": Exit.UNREACHABLE,
     "definition_not_found": Exit.NOT_FOUND,
+    "invalid_state_file": Exit.DIAGNOSTICS,
     "template_not_found": Exit.NOT_FOUND,
     "template_exists": Exit.CONFLICT,
     "validation_failed": Exit.DIAGNOSTICS,

@@ -38,6 +38,9 @@ __all__ = [
     "withdraw",
 ]
 
+_PLAN = f"{EXECUTE}/"
+"""Before the ids that steps of a plan have in events."""
+
 
 class Refused(Exception):
     """The command does not fit the state of the run; nothing changed. `code` as in page 000 §8.2."""
@@ -209,7 +212,7 @@ def _must_be_another(state: RunState, by: str) -> bool:
 def _step_of_plan(state: RunState, step_id: str) -> str:
     """Return the id that a step of a plan has in events; people name it as the plan does. A stage of the same
     name asks for no approval."""
-    inner = f"{EXECUTE}/{step_id}"
+    inner = _PLAN + step_id
     return inner if state.pipeline is not None and inner in state.nodes else step_id
 
 
@@ -229,7 +232,7 @@ def _of_step(state: RunState, step_id: str) -> str:
     if not found:
         _must_not_be_over(state)
         code = "unknown_request" if state.pipeline is None else "approval_not_open"
-        raise Refused(code, f'step "{step_id}" waits for no approval')
+        raise Refused(code, f'step "{step_id.removeprefix(_PLAN)}" waits for no approval')
     if len(found) > 1:
         names = ", ".join(found)
         raise Refused("unknown_request", f'step "{step_id}" waits for several approvals: {names}')
