@@ -116,9 +116,12 @@ async def _shaped(target: Target, run_id: str, named: str, text: str) -> dict[st
 
 
 def _named(requests: Sequence[RequestRecord], run_id: str, named: str) -> RequestRecord:
-    """Return the request of an id, or the one of a step. Raises CommandError."""
+    """Return the request of an id, or the one of a step, which may be one of a plan. Raises CommandError."""
+    from agentflow.records.pipeline import PLAN_STEPS
+
     found = [one for one in requests if one.request_id == named]
-    found = found or [one for one in requests if one.step_id == named and one.kind == "input"]
+    for step in (named, PLAN_STEPS + named):
+        found = found or [one for one in requests if one.step_id == step and one.kind == "input"]
     if len(found) == 1:
         return found[0]
     if found:

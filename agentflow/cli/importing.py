@@ -57,7 +57,8 @@ def import_states(file: Path, workspace: str | None, as_json: bool, where: Where
                     run = await requests.import_run(line, by="cli", workspace=folder)
                     outcome["run"] = run.workflow_id
                 except (StateFileError, AgentflowError) as error:
-                    outcome["problem"] = str(error)
+                    is_there = error.code in ("offset_mismatch", "run_exists")
+                    outcome["problem"] = "the store has a run of this id" if is_there else str(error)
         for one in [] if as_json else made:
             if one["run"] is None:
                 say(f"{one['workflow_id']}: not imported: {one['problem']}")

@@ -154,7 +154,10 @@ def classify(text: str, where: Where) -> Exit:
 @click.option("--edit", metavar="FILE", help="The plan in this JSON or YAML file takes its place.")
 @target_options
 def plan(id: str, edit: str | None, where: Where) -> Exit:
-    """Print the plan of the request ID as JSON, or replace it."""
+    """Print the plan of the request ID as JSON, or replace it.
+
+    FILE may hold what this command printed: then nothing but the plan that was printed is replaced.
+    """
     from agentflow.cli.session import Interrupts, run_async
     from agentflow.cli.target import open_reader, open_target
 
@@ -166,7 +169,7 @@ def plan(id: str, edit: str | None, where: Where) -> Exit:
     async def replace(interrupts: Interrupts) -> Exit:
         given = _read_plan(cast("str", edit))
         async with open_target(where, run_id=id) as target:
-            await interrupts.guard(target.tell("edit_plan", id, plan=given))
+            await interrupts.guard(target.tell("edit_plan", id, **given))
             emit_json(await target.reader.plan(id))
         return Exit.DONE
 
@@ -183,10 +186,12 @@ def execute(id: str, plan_file: str | None, detach: bool, as_json: bool, where: 
     """Execute the plan of the request ID and follow it."""
     from agentflow.cli.control import follow_after
 
-    given = None if plan_file is None else _read_plan(plan_file)
+    if detach and where.daemon() is None:
+        raise click.UsageError("--detach leaves the run to a daemon, and none listens: `agentflow serve`")
+    given = {} if plan_file is None else _read_plan(plan_file)
     if detach:
-        return _leave(where, id, "execute", f"{id} is executed", plan=given)
-    return follow_after(where, id, lambda target: target.tell("execute", id, plan=given), as_json=as_json)
+        return _leave(where, id, "execute", f"{id} is executed", **given)
+    return follow_after(where, id, lambda target: target.tell("execute", id, **given), as_json=as_json)
 
 
 @click.command("reject", cls=Command)
@@ -221,7 +226,8 @@ def final(id: str, full: bool, where: Where) -> Exit:
 
 
 def _read_plan(path: str) -> dict[str, Any]:
-    """Return the plan of a JSON or YAML file. Raises CommandError."""
+    """Return `plan` of a JSON or YAML file, and `plan_digest` if it holds what `plan ID` printed. Raises
+    CommandError."""
     from agentflow.cli.inputs import parse_inputs
 
     try:
@@ -230,4 +236,9 @@ def _read_plan(path: str) -> dict[str, Any]:
         raise CommandError(Exit.USAGE, "unreadable", f"{path}: {error.strerror}") from None
     if not isinstance(value, dict):
         raise CommandError(Exit.USAGE, "E_PLAN_SCHEMA", f"{path} is no plan: it is no object")
-    return cast("dict[str, Any]", value)
+    found = cast("dict[str, Any]", value)
+    if "plan" not in found:
+        return {"plan": found}
+    if not isinstance(found["plan"], dict):
+        raise CommandError(Exit.USAGE, "E_PLAN_SCHEMA", f"{path} is no plan: its plan is no object")
+    return {name: found[name] for name in ("plan", "plan_digest") if name in found}

@@ -98,10 +98,13 @@ def run_template(
 
     An input is a text, or JSON where its schema is none of a string.
     """
+    import msgspec
+
     from agentflow.cli.follow import Follower
     from agentflow.cli.requests import requests_of
     from agentflow.cli.session import Interrupts, run_async
     from agentflow.cli.target import RemoteTarget, open_target
+    from agentflow.pipeline.templates import Input, command_line_inputs
 
     config = where.config()
     folder = None if workspace is None else str(Path(workspace).absolute())
@@ -110,14 +113,14 @@ def run_template(
         follower = Follower(interrupts, as_json=as_json, where=where)
         async with open_target(where, config=config) as target:
             if isinstance(target, RemoteTarget):
-                given = _pairs(pairs)
                 client = target.client
-                id = await client.run_template(name, given, review=review, workspace=folder)
+                shown = next((one for one in (await client.templates()).items if one.name == name), None)
+                declared = {} if shown is None else msgspec.convert(shown.inputs, dict[str, Input])
+                inputs = command_line_inputs(declared, pairs)  # of no template the daemon says that itself
+                id = await client.run_template(name, inputs, review=review, workspace=folder)
             else:
-                from agentflow.pipeline.templates import command_line_inputs
-
                 requests = requests_of(target, config)
-                inputs = command_line_inputs(requests.templates.get(name).template, pairs)
+                inputs = command_line_inputs(requests.templates.get(name).template.inputs, pairs)
                 run = requests.run_template(name, inputs, review=review, workspace=folder, by="cli")
                 id = target.keep(await interrupts.guard(run))
             await follower.follow(target, id, await target.reader.graph(id))

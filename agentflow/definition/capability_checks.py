@@ -66,7 +66,10 @@ def allows(granted: tuple[str, ...] | None, area: str) -> bool:
 
 def allows_call(granted: tuple[str, ...] | None, name: str) -> bool:
     """Return whether a grant has a function or a model, or `*` of its service or provider."""
-    return granted is None or name in granted or f"{name.rpartition('.')[0]}.*" in granted
+    if granted is None or name in granted:
+        return True
+    provider, colon, _ = name.partition(":")
+    return (f"{provider}:*" if colon else f"{name.rpartition('.')[0]}.*") in granted
 
 
 def _check_areas(grant: Capabilities, workflow: Workflow, path: str, report: IrReport) -> None:

@@ -30,6 +30,7 @@ def read_graph(
     The value is read as a graph document is, so that a plan may write what a document may: expressions in
     braces, other names of kinds, durations as text.
     """
+    from agentflow.definition.expressions import json_type_of
     from agentflow.definition.loader import load_value
     from agentflow.definition.normal_form import normal_form
     from agentflow.definition.report import NOWHERE, Report
@@ -37,7 +38,8 @@ def read_graph(
 
     report = Report()
     if not isinstance(value, Mapping):
-        report.error("E_TYPE", "the graph must be an object", NOWHERE, "")
+        hint = "read it with fromJSON(…) first" if isinstance(value, str) else None
+        report.error("E_TYPE", f"the graph must be an object, not {json_type_of(value)}", NOWHERE, "", hint)
         return report.diagnostics()
     given = cast("Mapping[str, Any]", value)
     if not _is_small(given):

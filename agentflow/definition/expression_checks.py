@@ -107,7 +107,7 @@ class ExpressionChecks:
         self._origin = report.origin
         self._found = found
         inner = {name: node for name, node in found.by_id.items() if name and not kind_of(node).is_border}
-        self._nodes = list(inner)
+        self._nodes = [name for name in found.by_id if name and name not in self._origin.hidden]
         self._steps = {name: node for name, node in inner.items() if waits_by_rule(node)}
         declared = workflow.inputs
         self._inputs = None if declared is None else {k: sound_schema(s.schema) for k, s in declared.items()}

@@ -70,7 +70,7 @@ class NodeReport:
         return self._report.graphs.get(name)
 
     def is_written(self, field: str) -> bool:
-        """Return True if the field stands in the source of the graph."""
+        """Return False for a field that the front end made, or that was reported as wrong."""
         return self._report.origin.find(self._whole(field)) is not None
 
     def _at(self, field: str) -> str:

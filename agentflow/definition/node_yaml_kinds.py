@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ _KIND_OF = {
 }
 _ROUTE = {"condition": "when", "target": "next"}
 _OPS = ("set", "append", "increment", "merge")
+_INPUT_TYPES = ("choice", "text", "form")
 _PROMPTED = frozenset({"llm", "human_in_the_loop"})
 
 
@@ -148,6 +150,9 @@ class NodeBody:
         fields = parts_of(body)
         seconds = fields.pop("timeout_seconds", None)
         if seconds is not None:
+            if "timeout" in fields:
+                message = f'"{shown(self.id)}" has a timeout already'
+                self._report.error("E_CONFLICTING_FIELDS", message, seconds.key, seconds.pointer, "keep one")
             fields["timeout"] = seconds
         self._check_human_input(fields, body)
         return fields
@@ -157,19 +162,28 @@ class NodeBody:
         asked = fields.get("input_type")
         kind = to_value(asked.node) if asked is not None else None
         options, schema = fields.get("options"), fields.get("form_schema")
-        if kind in (None, "approval"):
-            message = f'"{shown(self.id)}" has no input_type' if asked is None else 'input_type "approval"'
-            place, where = (asked.place, asked) if asked else (body.key, body)
-            hint = "write choice, text or form; the kind human_in_the_loop asks for approvals"
-            self._report.error("E_VALUE" if asked else "E_EMPTY_FIELD", message, place, where.pointer, hint)
-            self.is_damaged = True
-            fields["input_type"] = made("text", asked or body)
+        if kind not in _INPUT_TYPES:
+            self._wrong_input_type(asked, kind, body)
+            fits = "choice" if options is not None else "form" if schema is not None else "text"
+            fields["input_type"] = made(fits, asked or body)  # so that the rest is checked as it was meant
         if kind == "text" and options is not None:
             message = f'"{shown(self.id)}" asks for text: options have no effect'
             self._report.warning("W_TEXT_OPTIONS_IGNORED", message, options.key, options.pointer)
             del fields["options"]
         if schema is not None:
             self._check_form(schema)
+
+    def _wrong_input_type(self, asked: Found | None, kind: Any, body: Found) -> None:
+        hint = "write choice, text or form; the kind human_in_the_loop asks for approvals"
+        self.is_damaged = True
+        if asked is None:
+            message = f'"{shown(self.id)}" has no input_type'
+            self._report.error("E_EMPTY_FIELD", message, body.key, body.pointer, hint)
+            return
+        best = self._report.nearest(kind, _INPUT_TYPES) if isinstance(kind, str) else None
+        message = f"input_type {json.dumps(kind, ensure_ascii=False)[:60]} is not allowed"
+        hint = hint if best is None else f'did you mean "{best}"?'
+        self._report.error("E_VALUE", message, asked.place, asked.pointer, hint)
 
     def _check_form(self, found: Found) -> None:
         schema: Any = to_value(found.node)

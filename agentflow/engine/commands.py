@@ -21,6 +21,7 @@ from agentflow.engine.child_runs import ChildReport, awaits, reported
 from agentflow.engine.decisions import Decisions
 from agentflow.engine.held_steps import HeldAction, retry_all, settle_held
 from agentflow.engine.limits import closed_call
+from agentflow.engine.pipeline import EXECUTE
 from agentflow.engine.reservations import terms_of
 from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
@@ -36,6 +37,9 @@ __all__ = [
     "signal",
     "withdraw",
 ]
+
+_PLAN = f"{EXECUTE}/"
+"""Before the ids that steps of a plan have in events."""
 
 
 class Refused(Exception):
@@ -128,7 +132,10 @@ def _must_be_priced(state: RunState, scope: str) -> None:
 
 
 def _no_step(state: RunState, step_id: str) -> str:
-    return f'{state.workflow_id} has no step "{step_id}"{or_which(step_id, state.graph.step_ids)}'
+    known = state.graph.step_ids
+    if state.pipeline is not None:
+        known = [step["id"] for step in state.pipeline.steps()] or known
+    return f'{state.workflow_id} has no step "{step_id}"{or_which(step_id, known)}'
 
 
 def retry(
@@ -203,9 +210,10 @@ def _must_be_another(state: RunState, by: str) -> bool:
 
 
 def _step_of_plan(state: RunState, step_id: str) -> str:
-    """Return the id that a step of a plan has in events; people name it as the plan does."""
-    inner = f"execute/{step_id}"
-    return inner if step_id not in state.nodes and inner in state.nodes else step_id
+    """Return the id that a step of a plan has in events; people name it as the plan does. A stage of the same
+    name asks for no approval."""
+    inner = _PLAN + step_id
+    return inner if state.pipeline is not None and inner in state.nodes else step_id
 
 
 def _of_step(state: RunState, step_id: str) -> str:
@@ -224,7 +232,7 @@ def _of_step(state: RunState, step_id: str) -> str:
     if not found:
         _must_not_be_over(state)
         code = "unknown_request" if state.pipeline is None else "approval_not_open"
-        raise Refused(code, f'step "{step_id}" waits for no approval')
+        raise Refused(code, f'step "{step_id.removeprefix(_PLAN)}" waits for no approval')
     if len(found) > 1:
         names = ", ".join(found)
         raise Refused("unknown_request", f'step "{step_id}" waits for several approvals: {names}')

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from agentflow.definition.expressions import EvaluationError
+from agentflow.definition.expressions import EvaluationError, json_type_of
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.activation import Activation
 from agentflow.engine.approvals import ask_step
@@ -93,8 +93,7 @@ def items_of(state: RunState, activation: Activation) -> list[Any] | ErrorInfo:
     except EvaluationError as error:
         return expression_error(error, "/for_each")
     if not isinstance(items, list):
-        kind = "null" if items is None else type(items).__name__
-        message = f"for_each of {node.id} gave {kind}, not an array"
+        message = f"for_each of {node.id} gave {json_type_of(items)}, not an array"
         return ErrorInfo(category="invalid_input", code="for_each_type", message=message)
     found = cast(list[Any], items)
     if len(found) > MAX_ITEMS:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from agentflow.definition.expressions import EvaluationError, Expression
+from agentflow.definition.expressions import EvaluationError, Expression, json_type_of
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.frames import ABSENT, Frame
 from agentflow.engine.templates import expression_error, path_expression
@@ -124,21 +125,32 @@ def _applied(write: GlobalWrite, old: Any) -> Any:
             return ABSENT
         return [*cast("list[Any]", old or []), operand]
     if op == "increment":
-        return ABSENT if not _is_number(old or 0) or not _is_number(operand) else (old or 0) + operand
+        return _sum(0 if old is None else old, operand)
     if (old is not None and not isinstance(old, dict)) or not isinstance(operand, dict):
         return ABSENT
     return {**cast("dict[str, Any]", old or {}), **cast("dict[str, Any]", operand)}
+
+
+def _sum(old: Any, operand: Any) -> Any:
+    """Return the sum of two numbers; ABSENT if one is none, or if JSON cannot write the sum."""
+    if not _is_number(old) or not _is_number(operand):
+        return ABSENT
+    try:
+        total = old + operand
+    except OverflowError:  # a float and an integer beyond all floats
+        return ABSENT
+    return total if isinstance(total, int) or isfinite(total) else ABSENT
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-_WANTED = {"append": "an array", "increment": "numbers", "merge": "objects"}
+_WANTED = {"append": "an array", "increment": "numbers with a finite sum", "merge": "objects"}
 
 
 def _refused(key: str, op: str, old: Any, operand: Any) -> ErrorInfo:
-    shown = [type(value).__name__ for value in (None if old is ABSENT else old, operand)]
+    shown = [json_type_of(value) for value in (None if old is ABSENT else old, operand)]
     message = f"{op} of the global value {key} needs {_WANTED[op]}, and got {shown[0]} and {shown[1]}"
     details = {"key": key, "op": op}
     return ErrorInfo(category="invalid_input", code="invalid_global_value", message=message, details=details)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, NamedTuple, cast
 
@@ -42,7 +43,7 @@ def _shown(value: Any) -> str:
         value = value[:_LONGEST] + "…"
     elif isinstance(value, dict | list):
         return f"{'an object' if isinstance(value, dict) else 'an array'} of {len(cast('list[Any]', value))}"
-    return repr(value)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -336,8 +336,9 @@ def bind(template: Template, inputs: Mapping[str, Any], *, toolsets: Toolsets | 
     return BoundTemplate(plan, context, body["options"])
 
 
-def command_line_inputs(template: Template, pairs: Iterable[str]) -> dict[str, Any]:
-    """Return the inputs of `k=v` arguments: v is a text, or JSON where the schema of the input is no string.
+def command_line_inputs(inputs: Mapping[str, Input], pairs: Iterable[str]) -> dict[str, Any]:
+    """Return the values of declared inputs from `k=v` arguments: v is a text, or JSON where the schema of the
+    input is no string.
 
     Raises DefinitionError for every argument that is none.
     """
@@ -345,7 +346,7 @@ def command_line_inputs(template: Template, pairs: Iterable[str]) -> dict[str, A
     problems: list[Diagnostic] = []
     for pair in pairs:
         name, equals, text = pair.partition("=")
-        declared = template.inputs.get(name)
+        declared = inputs.get(name)
         if not equals:
             problems.append(_of_input("E_TEMPLATE_INPUT_UNKNOWN", f'"{pair[:60]}" is not k=v', None))
         elif declared is None or declared.is_text:

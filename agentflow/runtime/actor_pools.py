@@ -1,4 +1,4 @@
-"""Actors that all runs of a Runtime share, one for each provider key and each service, and their gauges."""
+"""Actors that all runs of a Runtime share, one for each provider key and each service."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from actors import ActorInfo, ActorSystem, ChildSpec, Ref
+from actors import ActorSystem, ChildSpec, Ref
 from agentflow.definition.ir import ModelRef, Workflow
 from agentflow.engine import BoundGraph, ModelTerms
 from agentflow.errors import DefinitionError
@@ -20,7 +20,7 @@ from agentflow.runtime.model_actor import ModelActor
 from agentflow.runtime.tool_actor import ToolActor
 from agentflow.tools import Service, ServiceLoader
 
-__all__ = ["ActorPools", "dead_letters", "mailbox_depths"]
+__all__ = ["ActorPools"]
 
 _STOP_TIMEOUT_S = 8.0
 """Longer than the three stages of stopping a server process (ask, terminate, kill), of 2 s each."""
@@ -43,6 +43,7 @@ class ActorPools:
         self._clock = clock
         self._providers: dict[str, tuple[dict[str, ModelProvider], Ref[Any] | None]] = {}
         self._services: dict[tuple[Any, ...], tuple[Service, Ref[Any]]] = {}
+        self._workers: dict[Any, _Worker] = {}
         self._numbers = itertools.count()
         self.loader = ServiceLoader()
 
@@ -99,7 +100,8 @@ class ActorPools:
             factory = partial(
                 ModelActor, provider.max_concurrency, sharing, self._deltas, self._work_began, self._clock
             )
-            ref = self._system.spawn_soon(ChildSpec(name, factory))
+            worker = self._workers[key] = _Worker(f"model:{provider.name}", factory)
+            ref = worker.ref = self._system.spawn_soon(ChildSpec(name, worker.start))
             self._providers[key] = (sharing, ref)
         return ref
 
@@ -109,23 +111,51 @@ class ActorPools:
         if known is None or not known[1].is_alive:
             name = f"tools-{service.name}-{next(self._numbers)}"
             factory = partial(ToolActor, service, self._deltas, self._work_began, self._clock)
-            ref = self._system.spawn_soon(ChildSpec(name, factory, shutdown=_STOP_TIMEOUT_S))
+            worker = self._workers[service.identity] = _Worker(f"service:{service.name}", factory)
+            ref = worker.ref = self._system.spawn_soon(
+                ChildSpec(name, worker.start, shutdown=_STOP_TIMEOUT_S)
+            )
             # Keeps the functions, and so what they are known by.
             known = self._services[service.identity] = (service, ref)
         return known[1]
 
+    def queued(self) -> Mapping[str, int]:
+        """Count the calls that wait for a slot of their provider or service."""
+        found = {"model_calls": 0, "tool_calls": 0}
+        for worker in self._workers.values():
+            actor = worker.actor
+            if actor is not None:
+                found["model_calls" if isinstance(actor, ModelActor) else "tool_calls"] += actor.queued
+        return found
 
-def mailbox_depths(system: ActorSystem) -> Mapping[str, int]:
-    """Count the queued messages by type of actor. Visits every actor once."""
-    found: dict[str, int] = {}
-    left: list[ActorInfo] = [system.tree()]
-    while left:
-        info = left.pop()
-        found[info.type] = found.get(info.type, 0) + info.depth
-        left += info.children
-    return found
+    def health(self) -> Mapping[str, int]:
+        """Return the state of each provider and service that was called, of several under one name the worst:
+        0 unavailable, 1 degraded, 2 healthy."""
+        found: dict[str, int] = {}
+        for worker in self._workers.values():
+            found[worker.label] = min(found.get(worker.label, 2), worker.health)
+        return found
 
 
-def dead_letters(system: ActorSystem) -> Mapping[str, int]:
-    """Count the dead letters since the system started, by reason."""
-    return {str(reason): count for reason, count in system.dead_letters.counts.items()}
+class _Worker:
+    """A shared actor as gauges see it: its present instance, which a restart replaces."""
+
+    __slots__ = ("_factory", "actor", "label", "ref")
+
+    def __init__(self, label: str, factory: Callable[[], ModelActor | ToolActor]) -> None:
+        self.label = label
+        self.actor: ModelActor | ToolActor | None = None
+        self.ref: Ref[Any] | None = None
+        self._factory = factory
+
+    def start(self) -> ModelActor | ToolActor:
+        """Create an instance."""
+        self.actor = self._factory()
+        return self.actor
+
+    @property
+    def health(self) -> int:
+        """0 once the actor has ended for good."""
+        if self.ref is not None and not self.ref.is_alive:
+            return 0
+        return 2 if self.actor is None else self.actor.health

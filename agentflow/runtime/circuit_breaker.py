@@ -44,6 +44,13 @@ class Circuit:
         self._probe: AdmittedCall | None = None
         self._changed: asyncio.Future[None] | None = None
 
+    @property
+    def health(self) -> int:
+        """0 while it is open, 1 after a failure and while it is half-open, 2 otherwise."""
+        if self._open_until is not None:
+            return 0 if self._open_until > asyncio.get_running_loop().time() else 1
+        return 1 if self._failures else 2
+
     async def admit(self) -> AdmittedCall:
         """Return a call once it may be made. Raises CircuitOpen while the circuit is open.
 

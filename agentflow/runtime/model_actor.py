@@ -69,6 +69,16 @@ class ModelActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
         self._limits = KeyLimits()
         self._limiter = self.ctx.limiter(self._limit, pace=self)
 
+    @property
+    def queued(self) -> int:
+        """Number of calls that wait for a slot."""
+        return self._limiter.waiting
+
+    @property
+    def health(self) -> int:
+        """State of the provider by its last calls: 0 unavailable, 1 degraded, 2 healthy."""
+        return self._circuit.health
+
     @on(Complete)
     def complete(self, message: Complete) -> None:
         call = message.call

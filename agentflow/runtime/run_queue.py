@@ -30,6 +30,10 @@ class RunQueue:
         self._turns: dict[str, asyncio.Future[None]] = {}
         self._reserved: set[str] = set()  # runs on their way to their place
 
+    def __len__(self) -> int:
+        """Return how many runs wait, those on hold included."""
+        return len(self._order) + len(self._suspects) + len(self._held)
+
     @property
     def must_wait(self) -> bool:
         """True if a run that comes now has to queue: no slot is free, or others queue already."""

@@ -151,6 +151,11 @@ class RunRegistry:
         await self._tasks.close()
 
     @property
+    def queued(self) -> int:
+        """Number of runs that wait for a slot."""
+        return len(self._queue)
+
+    @property
     def closed(self) -> bool:
         """True if no run can be started any more."""
         return self._tasks.closed

@@ -188,8 +188,9 @@ class Runtime(ChildRunCommands):
         of one phase follow each other in the order in which they stand here.
         """
         from actors import ChildSpec
-        from agentflow.runtime.actor_pools import ActorPools, dead_letters, mailbox_depths
+        from agentflow.runtime.actor_pools import ActorPools
         from agentflow.runtime.event_bus import EventBus
+        from agentflow.runtime.gauges import gauges_of
         from agentflow.runtime.permanent_actor import PermanentActor
         from agentflow.telemetry import telemetry_from_env
 
@@ -219,8 +220,8 @@ class Runtime(ChildRunCommands):
         await self._bus.start()
         system.on_shutdown("flush_log", self._bus.close)
         if telemetry is not None:
-            depths, letters = partial(mailbox_depths, system), partial(dead_letters, system)
-            await telemetry.start(log, depths=depths, letters=letters, describe=self._describe)
+            gauges = gauges_of(system, self._pools, registry)
+            await telemetry.start(log, gauges=gauges, describe=self._describe)
         await registry.start(system, self._bus)
 
     async def _start_listeners(self, log: EventLog) -> Listeners | None:

@@ -35,7 +35,7 @@ class StepProbes:
     async def look(self, probe: Probe) -> Looked:
         """Return what there is; a file that cannot be read is none."""
         files: dict[str, Any] = {}
-        if probe.names and probe.workspace is not None:
+        if probe.workspace is not None:
             files = await asyncio.to_thread(snapshot_files, probe.workspace, probe.names)
         down = tuple(name for name in probe.services if self._is_down(name))
         return Looked(

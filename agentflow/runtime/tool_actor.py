@@ -128,10 +128,17 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
         self._monotonic = monotonic_of(clock)
         self._calls_python = type(service).call is Service.call  # no kind of service of its own
         self._callers: dict[Ref[Any], str] = {}  # that told calls, and the run of each
+        self.health = 2
+        """2 healthy; 1 degraded: the last call had no answer in time, or failed on its way."""
 
     def on_start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._limiter = self.ctx.limiter(self._service.spec.max_concurrency)
+
+    @property
+    def queued(self) -> int:
+        """Number of calls that wait for a slot."""
+        return self._limiter.waiting
 
     @on(CallTool)
     def call(self, message: CallTool) -> None:
@@ -146,7 +153,7 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
                 # A fork has the calls of its base under the same ids: the id alone would cancel those.
                 key=(message.workflow_id, message.call_id),
                 timeout=message.timeout,
-                on_timeout=partial(_timed_out, message),
+                on_timeout=partial(self._timed_out, message),
                 tell_back=True,
                 on_error=partial(_failed, message),
             )
@@ -227,6 +234,7 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
                 message=f"{tool.name} raised {describe_exception(error)}",
             )
             return self._failure(message, info, began)
+        self.health = 2
         duration_ms = (self._monotonic() - began + 500) // 1000
         usage = made[0].signals.usage if made else UNSET
         return ToolCallSuccess(call_id=message.call_id, output=output, duration_ms=duration_ms, usage=usage)
@@ -240,6 +248,7 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
         executed: bool = True,
         unknown: bool = False,
     ) -> ToolCallFailure:
+        self.health = 1 if error.category in ("transient", "timeout") else 2
         return ToolCallFailure(
             call_id=message.call_id,
             error=known_secrets.hide_error(error),
@@ -247,6 +256,10 @@ class ToolActor(Actor, mailbox=10_000, handler_timeout=HANDLER_LIMIT_S):
             executed=executed,
             unknown=unknown,
         )
+
+    def _timed_out(self, message: CallTool) -> ToolCallFailure:
+        self.health = 1
+        return _timed_out(message)
 
     def _context(self, message: CallTool, tool: Tool, caller: Ref[Any] | None, trace: Any) -> ToolContext:
         span = trace if isinstance(trace, SpanContext) else None

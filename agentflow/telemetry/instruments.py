@@ -44,6 +44,12 @@ OBSERVED = {
     for found in (
         Instrument(c.MAILBOX_DEPTH, "{message}", "Messages that wait in mailboxes."),
         Instrument(c.DEAD_LETTERS, "{message}", "Messages that no actor handled.", grows=True),
+        Instrument(c.QUEUE_DEPTH, "{item}", "Runs, model calls and calls of functions that wait for a slot."),
+        Instrument(
+            c.WORKER_HEALTH,
+            "1",
+            "Providers of models and services of functions: 0 unavailable, 1 degraded, 2 healthy.",
+        ),
         Instrument(c.SPANS_EXPORTED, "{span}", "Spans that were sent.", grows=True),
         Instrument(c.SPANS_REFUSED, "{span}", "Spans that the collector refused for good.", grows=True),
         Instrument(

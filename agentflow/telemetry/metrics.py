@@ -13,6 +13,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from msgspec import UNSET
@@ -36,7 +37,7 @@ from agentflow.telemetry.readable import resource_of
 from agentflow.telemetry.settings import TelemetrySettings
 from agentflow.telemetry.worker import Worker
 
-__all__ = ["Metrics"]
+__all__ = ["GAUGES", "Metrics"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -48,10 +49,18 @@ _SAMPLE_EVERY = 5  # ticks
 _QUEUE = 100_000
 _OPEN = 50_000
 
+GAUGES = {
+    c.MAILBOX_DEPTH: "actor.type",
+    c.DEAD_LETTERS: "reason",
+    c.QUEUE_DEPTH: "queue",
+    c.WORKER_HEALTH: "worker",
+}
+"""Instruments that a Runtime is asked for every 5 s, and what their keys are."""
+
 
 class Metrics:
-    """The measurements of one process. `depths` gives the messages that wait by type of actor, `letters` the
-    dead letters so far by reason; both are called on the loop."""
+    """The measurements of one process. `gauges` gives those of GAUGES that are there, by name; they are read
+    on the loop."""
 
     def __init__(
         self,
@@ -59,8 +68,7 @@ class Metrics:
         *,
         readers: Sequence[MetricReader] = (),
         tally: Tally | None = None,
-        depths: Gauge = dict,
-        letters: Gauge = dict,
+        gauges: Callable[[], Mapping[str, Gauge]] = dict,
     ) -> None:
         exporter = _exporter(settings)
         all_readers = list(readers)
@@ -77,12 +85,11 @@ class Metrics:
         if tally is not None:
             self._measures.append(Measure(Instruments(tally.histogram, tally.counter)))
             self._observers.append(tally.observe)
-        self._observe(c.MAILBOX_DEPTH, "actor.type", lambda: self._depths)
-        self._observe(c.DEAD_LETTERS, "reason", lambda: self._letters)
+        self._gauges = gauges
+        self._sampled: dict[str, Mapping[str, int]] = {}
+        for name, attribute in GAUGES.items():
+            self._observe(name, attribute, partial(self._sample_of, name))
         self._queue: deque[tuple[str, int, Sequence[ev.RunEvent], float]] = deque(maxlen=_QUEUE)
-        self._depth_of, self._letters_of = depths, letters
-        self._depths: Mapping[str, int] = {}
-        self._letters: Mapping[str, int] = {}
         self._worker = Worker("agentflow-metrics")
         self._task: asyncio.Task[None] | None = None
 
@@ -131,10 +138,14 @@ class Metrics:
             await asyncio.sleep(_TICK)
 
     def _sample(self) -> None:
-        try:
-            self._depths, self._letters = dict(self._depth_of()), dict(self._letters_of())
-        except Exception as error:  # a gauge that cannot be read is no reason to stop measuring
-            _log.warning("gauge_failed", error=repr(error))
+        for name, read in self._gauges().items():
+            try:
+                self._sampled[name] = dict(read())
+            except Exception as error:  # a gauge that cannot be read is no reason to stop measuring
+                _log.warning("gauge_failed", gauge=name, error=repr(error))
+
+    def _sample_of(self, name: str) -> Mapping[str, int]:
+        return self._sampled.get(name, {})
 
     def _drain(self) -> None:
         queue, measures = self._queue, self._measures
@@ -209,6 +220,8 @@ class Measure:
 
     def _model_completed(self, data: ev.ModelCallCompleted, workflow_id: str, ts: int) -> None:
         attributes = self._model(data.model_call_id)
+        if data.replayed is not UNSET:
+            return  # no call was made
         attributes[c.RESPONSE_MODEL] = data.response_model
         self._on.operation.record(data.duration_ms / 1000, attributes)
         if data.first_token_ms is not UNSET:
@@ -217,6 +230,8 @@ class Measure:
 
     def _model_failed(self, data: ev.ModelCallFailed, workflow_id: str, ts: int) -> None:
         attributes = self._model(data.model_call_id)
+        if data.replayed is not UNSET:
+            return
         self._on.operation.record(data.duration_ms / 1000, {**attributes, c.ERROR_TYPE: data.error.code})
         if data.usage is not UNSET:
             self._tokens(data.usage, attributes)
@@ -243,6 +258,8 @@ class Measure:
             c.OPERATION: c.EXECUTE_TOOL,
             c.TOOL_NAME: data.tool_name,
         }
+        if data.replayed is not UNSET:
+            return
         if isinstance(data, ev.ToolCallFailed):
             attributes = {**attributes, c.ERROR_TYPE: data.error.code}
         self._on.tool.record(data.duration_ms / 1000, attributes)

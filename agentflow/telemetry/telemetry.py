@@ -18,7 +18,7 @@ from agentflow.threads import in_thread
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricReader
 
-    from agentflow.telemetry.instruments import Tally
+    from agentflow.telemetry.instruments import Gauge, Tally
     from agentflow.telemetry.log_records import LogSender
     from agentflow.telemetry.metrics import Metrics
 
@@ -58,8 +58,7 @@ class Telemetry:
             from agentflow.telemetry.log_records import LogSender
 
             self._logs = LogSender(self.settings)
-        self._depths: Callable[[], Mapping[str, int]] = dict
-        self._letters: Callable[[], Mapping[str, int]] = dict
+        self._gauges: Mapping[str, Gauge] = {}
         if readers or tally is not None or self.settings.metrics != "none":
             from agentflow.telemetry.metrics import Metrics
 
@@ -67,8 +66,7 @@ class Telemetry:
                 self.settings,
                 readers=readers,
                 tally=tally,
-                depths=lambda: self._depths(),
-                letters=lambda: self._letters(),
+                gauges=lambda: self._gauges,
             )
 
     @property
@@ -80,14 +78,12 @@ class Telemetry:
         self,
         log: EventLog,
         *,
-        depths: Callable[[], Mapping[str, int]] = dict,
-        letters: Callable[[], Mapping[str, int]] = dict,
+        gauges: Mapping[str, Gauge] | None = None,
         describe: Callable[[str, str], str | None] | None = None,
     ) -> None:
-        """Begin. `depths` gives the messages that wait by type of actor, `letters` the dead letters by
-        reason, `describe` the description of a function by its service and name. The log must stay open until
-        `aclose` is done."""
-        self._depths, self._letters = depths, letters
+        """Begin. `gauges` are read on the loop, by the name of their metric; `describe` gives the description
+        of a function by its service and name. The log must stay open until `aclose` is done."""
+        self._gauges = gauges or {}
         if self._sink is not None:
             self.projector = Projector(
                 log,

@@ -87,7 +87,7 @@ def test_a_mismatch_names_its_path_and_fails_the_suite(sandbox: Sandbox):
     assert (code, report["status"]) == (1, "failed")
     bad = report["cases"][1]
     assert (bad["status"], bad["first_failed_path"]) == ("failed", "$.greet")
-    assert bad["evaluations"][0]["reason"] == "$.greet is 'hello Ann', expected 'bye'"
+    assert bad["evaluations"][0]["reason"] == '$.greet is "hello Ann", expected "bye"'
     root = ElementTree.parse("report.xml").getroot()
     assert root[0].attrib["failures"] == "1"
     assert [(c.attrib["name"], [child.tag for child in c]) for c in root[0]] == [
@@ -97,7 +97,7 @@ def test_a_mismatch_names_its_path_and_fails_the_suite(sandbox: Sandbox):
     shown = sandbox.invoke("eval", "suite.yaml")
     assert shown.exit_code == 1
     assert "greetings: 1 of 2 passed (50%), 1 failed, 0 in error" in shown.stdout
-    assert "exact: $.greet is 'hello Ann', expected 'bye'" in shown.stdout
+    assert 'exact: $.greet is "hello Ann", expected "bye"' in shown.stdout
 
 
 def test_a_run_that_fails_is_an_error_case_with_its_node(sandbox: Sandbox):

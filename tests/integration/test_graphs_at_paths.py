@@ -87,6 +87,8 @@ async def test_it_begins_a_run_of_its_own_where_that_is_stated():
         (plan(looks(), options={"max_steps": 9}), "E_CONFLICTING_FIELDS"),
         (plan(looks(), services={"x": {"type": "python", "module": "os"}}), "E_CONFLICTING_FIELDS"),
         (plan({**looks(), "next": "nowhere"}), "E_UNKNOWN_TARGET"),
+        ("{}", "E_TYPE"),
+        (None, "E_TYPE"),
     ],
 )
 @virtual

@@ -15,7 +15,7 @@ from agentflow.definition.expressions.nodes import unparse as _unparse
 from agentflow.definition.expressions.references import Reference
 from agentflow.definition.expressions.run import StatusView
 from agentflow.definition.expressions.template import Template, compile_template, escape_braces
-from agentflow.definition.expressions.values import to_text
+from agentflow.definition.expressions.values import json_type_of, to_text
 
 __all__ = [
     "EvaluationError",
@@ -26,6 +26,7 @@ __all__ = [
     "Template",
     "compile_template",
     "escape_braces",
+    "json_type_of",
     "parse",
     "parse_whole",
     "to_text",

@@ -6,7 +6,7 @@ Nothing here fails on a missing member: it is null, or, in a projection, left ou
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from agentflow.definition.expressions.errors import Fault
 from agentflow.definition.expressions.nodes import Digits, Index, Member, Node, Path, Segment, Star
@@ -18,6 +18,8 @@ __all__ = ["compile_path"]
 Compile = Callable[[Node, str], Evaluate]
 
 _MISSING: Final = object()
+_TABLES: Final = frozenset({"nodes", "steps"})
+"""Roots whose mappings are tables of the run, which grow with its steps: as a value they are copied."""
 
 
 def compile_path(node: Path, source: str, compile_node: Compile) -> Evaluate:
@@ -100,6 +102,8 @@ def _from_root(root: str, names: tuple[str, ...]) -> Evaluate:
 
 def _whole_path(root: str, names: tuple[str, ...], node: Path, source: str) -> Evaluate:
     """Return the closure of a root with members only, which nearly every path is."""
+    if root in _TABLES and not names:
+        return _metered(_copied(root), node, source)
 
     def whole_path(run: Run) -> Any:
         value = run.scope.get(root)
@@ -110,6 +114,14 @@ def _whole_path(root: str, names: tuple[str, ...], node: Path, source: str) -> E
         return value  # pyright: ignore[reportUnknownVariableType]
 
     return whole_path
+
+
+def _copied(root: str) -> Evaluate:
+    def copied(run: Run) -> Any:
+        value = run.scope.get(root)
+        return dict(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
+
+    return copied
 
 
 def _from_value(base: Evaluate, names: list[str]) -> Evaluate:

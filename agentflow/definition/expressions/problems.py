@@ -83,6 +83,8 @@ def unknown_name(name: str, offset: int, known: Sequence[str]) -> ExpressionErro
     function = SIGNATURES.get(name.lower())
     if function is not None:
         hint: str | None = f"write {function.name}({'…' if function.most else ''})"
+    elif name == "node_outputs" and "nodes" in known:
+        hint = "write nodes.<id>.output"
     else:
         hint = did_you_mean(name, known)
     return ExpressionError("E_EXPR_NAME", f'unknown name "{_shown(name)}"', offset, hint, len(name))

@@ -83,6 +83,13 @@ def kind(value: Any) -> Kind:
     raise TypeError(f"{type(value).__name__} is not a JSON type")
 
 
+def json_type_of(value: Any) -> str:
+    """Return the type of a JSON value in the words of messages: `a string`, `an array`, `null` … Raises
+    TypeError if it is no JSON value."""
+    found = kind(value)
+    return found if found == "null" else f"an {found}" if found[0] in "ao" else f"a {found}"
+
+
 def truth(value: Any) -> bool:
     """Return False for null, false, 0, 0.0 and ""; True for all else, also [] and {}."""
     if value is True:

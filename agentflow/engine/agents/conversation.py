@@ -18,6 +18,7 @@ __all__ = [
     "EMPTY_REPAIR",
     "BadAnswer",
     "answer_values",
+    "check_answer",
     "compact",
     "opening",
     "parse",
@@ -128,12 +129,12 @@ def repair(error: ErrorInfo) -> Message:
     return Message(role="user", content=text)
 
 
-def read_answer(spec: AgentSpec, text: str) -> Any:
+def read_answer(spec: AgentSpec, text: str, *, last_block: bool = False) -> Any:
     """Return the value of a final answer. Raises BadAnswer.
 
-    With a schema: the trimmed text as JSON, else its only fenced block; if the schema's root type is
-    exactly "string", text that is no JSON string is the value. Without: page 001 takes a JSON object as
-    it is and other text as {"text": …}, page 000 the text.
+    With a schema: the trimmed text as JSON, else its only fenced block, or with `last_block` its last one; if
+    the schema's root type is exactly "string", text that is no JSON string is the value. Without: page 001
+    takes a JSON object as it is and other text as {"text": …}, page 000 the text.
     """
     schema = spec.output_schema
     if schema is None:
@@ -141,20 +142,25 @@ def read_answer(spec: AgentSpec, text: str) -> Any:
             return text
         found, value = _json_of(text)
         return cast(Any, value) if found and isinstance(value, dict) else {"text": text}
-    found, value = _json_of(text)
+    found, value = _json_of(text, last_block=last_block)
     if takes_any_text(spec) and not (found and isinstance(value, str)):
         found, value = True, text.strip()
     if not found:
         raise BadAnswer([{"path": "", "message": "the answer is not JSON"}])
+    check_answer(schema, value)
+    return value
+
+
+def check_answer(schema: Any, value: Any) -> None:
+    """Raise BadAnswer if the value does not satisfy the schema."""
     issues = validate(schema, value)
     if issues:
         raise BadAnswer([{"path": i.path, "message": i.message} for i in issues[:_MAX_ERRORS]])
-    return value
 
 
 def answer_values(text: str) -> list[Any]:
     """Return what `read_answer` may judge by a schema: the JSON value of the text, and the text itself."""
-    found, value = _json_of(text)
+    found, value = _json_of(text, last_block=True)
     return [value] if found else [text.strip()]
 
 
@@ -163,14 +169,14 @@ def takes_any_text(spec: AgentSpec) -> bool:
     return isinstance(spec.output_schema, dict) and spec.output_schema.get("type") == "string"
 
 
-def _json_of(text: str) -> tuple[bool, Any]:
+def _json_of(text: str, *, last_block: bool = False) -> tuple[bool, Any]:
     stripped = text.strip()
     found, value = parse(stripped)
     if found:
         return True, value
     blocks = _FENCE.findall(stripped)
-    if len(blocks) == 1:
-        return parse(blocks[0].strip())
+    if len(blocks) == 1 or (blocks and last_block):
+        return parse(blocks[-1].strip())
     return False, None
 
 

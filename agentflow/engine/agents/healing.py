@@ -21,6 +21,7 @@ _COMMENT = re.compile(r"//[^\n]*|#[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 _CLOSES = {"{": "}", "[": "]"}
 _MAX_CHARS = 1_000_000
+_HOLDS = {"array": list, "object": dict}
 
 
 def heal(text: str) -> tuple[Any, list[str]] | None:
@@ -148,39 +149,52 @@ class _Repair:
 
 
 def coerce(value: Any, schema: Any, path: str = "") -> tuple[Any, list[str]]:
-    """Return the value with texts that are numbers or booleans, and numbers that are texts, as the schema
-    asks for; and what was coerced, by JSON pointer."""
+    """Return the value with texts that are numbers, booleans, arrays or objects, and numbers that are texts,
+    as the schema asks for; and what was coerced, by JSON pointer."""
     if not isinstance(schema, dict):
         return value, []
     rules = cast("dict[str, Any]", schema)
-    kind, changes = rules.get("type"), list[str]()
-    if kind == "object" and isinstance(value, dict):
+    kinds, changes = rules.get("type"), list[str]()
+    kinds = cast("list[Any]", kinds) if isinstance(kinds, list) else [kinds]
+    if "object" in kinds and isinstance(value, dict):
         properties: dict[str, Any] = rules.get("properties") or {}
         made: dict[str, Any] = {}
         for key, member in cast("dict[str, Any]", value).items():
             made[key], more = coerce(member, properties.get(key), f"{path}/{key}")
             changes += more
         return made, changes
-    if kind == "array" and isinstance(value, list):
+    if "array" in kinds and isinstance(value, list):
         items: list[Any] = []
         for index, member in enumerate(cast("list[Any]", value)):
             one, more = coerce(member, rules.get("items"), f"{path}/{index}")
             items.append(one)
             changes += more
         return items, changes
-    coerced = _scalar(value, kind)
-    return (value, []) if coerced is None else (coerced, [f"{path or '/'} as {kind}"])
+    if any(_is_of(value, kind) for kind in kinds):
+        return value, []
+    for kind in kinds:
+        coerced = _read_as(value, kind)
+        if coerced is not None:
+            coerced, changes = coerce(coerced, rules, path)
+            return coerced, [f"{path or '/'} as {kind}", *changes]
+    return value, []
 
 
-def _scalar(value: Any, kind: Any) -> Any:
+def _is_of(value: Any, kind: Any) -> bool:
+    """Return whether a scalar is of this type as it is."""
+    if value is None or isinstance(value, bool):
+        return kind == ("null" if value is None else "boolean")
+    if isinstance(value, int):
+        return kind in ("integer", "number")
+    return kind == "number" if isinstance(value, float) else kind == "string" and isinstance(value, str)
+
+
+def _read_as(value: Any, kind: Any) -> Any:
+    """Return a value read as this type; None if it cannot be."""
     if isinstance(value, str):
         found, parsed = parse(value.strip().lower() if kind == "boolean" else value.strip())
-        if not found:
-            return None
-        is_number = isinstance(parsed, int | float) and not isinstance(parsed, bool)
-        if (kind == "integer" and is_number and isinstance(parsed, int)) or (kind == "number" and is_number):
-            return parsed
-        return parsed if kind == "boolean" and isinstance(parsed, bool) else None
+        is_one = isinstance(parsed, _HOLDS.get(kind, ())) or (kind != "string" and _is_of(parsed, kind))
+        return cast(Any, parsed) if found and is_one else None
     if kind == "string" and isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     if kind == "integer" and isinstance(value, float) and value.is_integer():

@@ -206,11 +206,8 @@ def _answer_moves(state: RunState, activation: Activation, progress: AgentProgre
     if not progress.answer.strip() and not conversation.takes_any_text(spec):
         return _empty_answer_moves(state, activation, progress, now)
     try:
-        value = conversation.read_answer(spec, progress.answer)
+        value, events = activation.node.kind.read_answer(activation, progress)
     except conversation.BadAnswer as bad:
-        healed = activation.node.kind.healed(activation, progress)
-        if healed is not None:
-            return [*healed[1], *activation.node.kind.answered_with(state, activation, healed[0], now)]
         error = ErrorInfo(
             category="invalid_output",
             code="schema_mismatch",
@@ -220,7 +217,7 @@ def _answer_moves(state: RunState, activation: Activation, progress: AgentProgre
         if progress.repairs < MAX_REPAIRS:
             return retrying(activation, "repair", error, 0, now)
         return attempt_failed(state, activation, error, now, 0.0)
-    return activation.node.kind.answered_with(state, activation, value, now)
+    return [*events, *activation.node.kind.answered_with(state, activation, value, now)]
 
 
 def _empty_answer_moves(

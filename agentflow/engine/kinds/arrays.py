@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from agentflow.definition.expressions import EvaluationError, Expression
+from agentflow.definition.expressions import EvaluationError, Expression, json_type_of
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.activation import Activation
 from agentflow.engine.state import RunState
@@ -25,8 +25,7 @@ def array_at(state: RunState, activation: Activation, path: Expression, limit: i
     except EvaluationError as error:
         return expression_error(error, "/items_path")
     if not isinstance(value, list):
-        found = "null" if value is None else type(value).__name__
-        message = f"items_path of {node.id} gave {found}, not an array"
+        message = f"items_path of {node.id} gave {json_type_of(value)}, not an array"
         return ErrorInfo(category="invalid_input", code=f"{name}_items_not_array", message=message)
     items = cast("list[Any]", value)
     return items if len(items) <= limit else too_many(node, len(items), limit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from agentflow.definition.expressions import EvaluationError
+from agentflow.definition.expressions import EvaluationError, json_type_of
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import BatchNode, NodeBase, canonical_json
 from agentflow.engine import arrivals
@@ -68,8 +68,7 @@ class BatchOfArray(Kind):
         except EvaluationError as error:
             return step_failed(activation, expression_error(error, "/items_path"), now)
         if not isinstance(value, list):
-            kind = "null" if value is None else type(value).__name__
-            message = f"items_path of {node.id} gave {kind}, not an array"
+            message = f"items_path of {node.id} gave {json_type_of(value)}, not an array"
             error = ErrorInfo(category="invalid_input", code="batch_items_not_array", message=message)
             return step_failed(activation, error, now)
         items, size = cast("list[Any]", value), _spec(node).size

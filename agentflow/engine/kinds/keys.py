@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentflow.definition.expressions import EvaluationError
+from agentflow.definition.expressions import EvaluationError, json_type_of
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.activation import Activation
 from agentflow.engine.state import RunState
@@ -21,6 +21,5 @@ def key_of(state: RunState, activation: Activation, key: Any, field: str) -> str
         return expression_error(error, f"/{field}")
     if isinstance(value, str):
         return value
-    kind = "null" if value is None else type(value).__name__
-    message = f"{field} of {activation.node.id} gave {kind}, not a text"
+    message = f"{field} of {activation.node.id} gave {json_type_of(value)}, not a string"
     return ErrorInfo(category="invalid_input", code="cache_key_not_string", message=message)

@@ -8,6 +8,7 @@ from agentflow.definition.conversation import ToolCall, Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import canonical_json, decode_ir
 from agentflow.definition.policy import RetryPolicy
+from agentflow.engine.agents.conversation import read_answer
 from agentflow.engine.agents.progress import ToolRecord
 from agentflow.engine.messages import Outgoing, type_of
 from agentflow.events import catalogue as ev
@@ -268,9 +269,11 @@ class Kind:
         """Return what follows when the answer of the model is `value`."""
         raise NotImplementedError
 
-    def healed(self, activation: Activation, progress: AgentProgress) -> tuple[Any, Decisions] | None:
-        """Return the value of an answer that does not satisfy its schema as it is, and the events of that."""
-        return None
+    def read_answer(self, activation: Activation, progress: AgentProgress) -> tuple[Any, Decisions]:
+        """Return the value of its model's last answer, and the events of reading it. Raises BadAnswer."""
+        spec = activation.node.agent
+        assert spec is not None
+        return read_answer(spec, progress.answer), []
 
     def failure(self, activation: Activation, error: ErrorInfo) -> ErrorInfo:
         """Return the failure of the node for that of its last attempt."""

@@ -15,9 +15,9 @@ from agentflow.definition.expressions import EvaluationError, Expression, Templa
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.kinds.llm import LlmNode
 from agentflow.definition.policy import RetryPolicy
-from agentflow.definition.schemas import validate
 from agentflow.engine.activation import Activation
 from agentflow.engine.agents import conversation, healing, turns
+from agentflow.engine.agents.conversation import BadAnswer, check_answer, read_answer
 from agentflow.engine.agents.failure import agent_failed
 from agentflow.engine.agents.progress import AgentProgress, ToolRecord
 from agentflow.engine.decisions import Decisions, scope_fields, step_completed
@@ -178,19 +178,22 @@ class Llm(Agent):
         """Return the end of the step: there is no event of an agent before it."""
         return step_completed(state, activation, now, output=value)
 
-    def healed(self, activation: Activation, progress: AgentProgress) -> tuple[Any, Decisions] | None:
-        """Return the value of an answer that is nearly JSON, with the event that says what was changed."""
-        spec = _spec(activation.node)
-        if not spec.heal or spec.output_schema is None or progress.finish_reason == "length":
-            return None
-        found = healing.heal(progress.answer)
-        if found is None:
-            return None
-        value, coerced = healing.coerce(found[0], spec.output_schema)
-        if validate(spec.output_schema, value):
-            return None
-        changes = [*found[1], *coerced]
-        return value, [ev.NodeHealed(**scope_fields(activation), changes=changes)]
+    def read_answer(self, activation: Activation, progress: AgentProgress) -> tuple[Any, Decisions]:
+        """Return the value of the answer, its last fenced block if it has any. With `heal` one that is nearly
+        JSON is read too, with the event that says what was changed. Raises BadAnswer."""
+        node, spec = _spec(activation.node), activation.node.agent
+        assert spec is not None
+        try:
+            return read_answer(spec, progress.answer, last_block=True), []
+        except BadAnswer:
+            if not node.heal or node.output_schema is None or progress.finish_reason == "length":
+                raise
+            found = healing.heal(progress.answer)
+            if found is None:
+                raise
+        value, coerced = healing.coerce(found[0], node.output_schema)
+        check_answer(node.output_schema, value)
+        return value, [ev.NodeHealed(**scope_fields(activation), changes=[*found[1], *coerced])]
 
     def failure(self, activation: Activation, error: ErrorInfo) -> ErrorInfo:
         """Return the failure of the node; its cause is that of the last attempt."""
@@ -310,10 +313,29 @@ def _bindings(state: RunState, activation: Activation, template: Template) -> tu
                 source_path=next((_dotted(r.path) for r in expression.references), None),
                 resolved=value,
                 resolved_type=_type_of(value),
-                missing=value is None,
+                missing=value is None and not all(_is_there(scope, r.path) for r in expression.references),
             )
         )
     return tuple(found)
+
+
+def _is_there(value: Any, path: tuple[str | int | None, ...]) -> bool:
+    """Return whether a value has the member of a path, null or not, as far as its names are known."""
+    for part in path:
+        if isinstance(value, dict):
+            if part is not None and str(part) not in value:
+                return False
+            value = cast("dict[str, Any]", value).get(str(part))
+        elif isinstance(value, list) and isinstance(part, int):
+            items = cast("list[Any]", value)
+            if not 0 <= part < len(items):
+                return False
+            value = items[part]
+        elif part is not None:
+            return False
+        if part is None:
+            return True
+    return True
 
 
 def _dotted(path: tuple[str | int | None, ...]) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
-from agentflow.definition.expressions import EvaluationError, Expression, Template
+from agentflow.definition.expressions import EvaluationError, Expression, Template, json_type_of
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import MapNode, NodeBase
 from agentflow.definition.kinds.map import at_once
@@ -60,8 +60,7 @@ def _checked(state: RunState, activation: Activation, value: Any) -> list[Any] |
     """Return a value as the array of a map, or why it is none."""
     node = activation.node
     if not isinstance(value, list):
-        kind = "null" if value is None else type(value).__name__
-        message = f"items_path of {node.id} gave {kind}, not an array"
+        message = f"items_path of {node.id} gave {json_type_of(value)}, not an array"
         return ErrorInfo(category="invalid_input", code="map_items_not_array", message=message)
     found, limit = cast("list[Any]", value), state.graph.options.max_map_items
     if len(found) <= limit:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from agentflow.definition.expressions import EvaluationError
+from agentflow.definition.expressions import EvaluationError, json_type_of
 from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import ReduceNode
 from agentflow.engine.activation import Activation
@@ -56,8 +56,7 @@ class Reduce(Kind):
             return step_failed(activation, value, now)
         try:
             if not isinstance(value, list):
-                kind = "null" if value is None else type(value).__name__
-                raise _Unfit("not_array", f"it got {kind}, not an array")
+                raise _Unfit("not_array", f"it got {json_type_of(value)}, not an array")
             output = _OPERATIONS[spec.operation](cast("list[Any]", value))
         except _Unfit as unfit:
             return step_failed(activation, _invalid(activation.node, unfit), now)

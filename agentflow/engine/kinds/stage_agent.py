@@ -313,17 +313,15 @@ def _dependencies(activation: Activation, step: dict[str, Any]) -> dict[str, Any
 
 
 def probe_of(state: RunState, activation: Activation) -> Probe | None:
-    """Return what is looked at before a step of the plan: its expected files, the services of its toolsets,
-    and the delegate if it is not the built-in one."""
+    """Return what is looked at before a step of the plan: the workspace with its expected files, the services
+    of its toolsets, and the delegate if it is not the built-in one."""
     pipeline, spec = _pipeline(state), activation.node.spec
     workspace = pipeline.workspace(state.workflow_id)
     expected = read(Step, plan_step(activation)).expected
     names = tuple(one.uri for one in expected if one.type in ("file", "json", "markdown"))
     services = tuple(dict.fromkeys(tool.rpartition(".")[0] for tool in spec.metadata["tools"]))
     delegate = spec.metadata.get(DELEGATE)
-    if workspace is None:
-        names = ()
-    if not names and not services and delegate is None:
+    if workspace is None and not services and delegate is None:
         return None
     return Probe(activation.key, workspace, names, services, delegate)
 

@@ -73,10 +73,10 @@ class FileReader:
 
 
 def check_file(
-    type: str, uri: str, reader: FileReader, before: Mapping[str, Any] | None
+    type: str, uri: str, reader: FileReader, before: Mapping[str, Any] | None, began: int | None = None
 ) -> tuple[list[Finding], dict[str, Any] | None]:
     """Return the checks of a file and its evidence {sha256, size, mtime}. `before`: what it was when its step
-    began, None if that is not known."""
+    began, None if that is not known; `began`: when that was, in ns, None if that is not known either."""
     try:
         found = reader.read(uri)
     except WorkspaceError as error:
@@ -84,7 +84,7 @@ def check_file(
     checks = [passed("exists")]
     empty = found.size == 0
     checks.append(failed("size", "artifact_empty", "it has 0 bytes") if empty else passed("size"))
-    checks.append(_fresh(found, before))
+    checks.append(_fresh(found, before, began))
     if type == "json":
         checks.append(_json(found))
     elif type == "markdown":
@@ -96,7 +96,9 @@ def _evidence(found: FileState) -> dict[str, Any]:
     return {"sha256": found.sha256, "size": found.size, "mtime": found.mtime}
 
 
-def _fresh(found: FileState, before: Mapping[str, Any] | None) -> Finding:
+def _fresh(found: FileState, before: Mapping[str, Any] | None, began: int | None) -> Finding:
+    if before is None and began is not None and found.changed < began:
+        return failed("fresh", "artifact_stale", "it has not changed since the step began")
     if before is None or not before.get("exists"):
         return passed("fresh")
     old = before.get("sha256")

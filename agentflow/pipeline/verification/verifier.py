@@ -292,7 +292,8 @@ class _Judge:
             before = given.before.get(path) if path is not None else None
             if before is None and item.expected is not None:
                 before = given.before.get(item.expected.uri)
-            findings, evidence = check_file(type, uri, self._reader, before)
+            began = given.before.get(".", {}).get("time")
+            findings, evidence = check_file(type, uri, self._reader, before, began)
             return _Looked(findings, evidence, self._reader.content(uri))
         if type == "url":
             return self._url(uri)

@@ -66,12 +66,14 @@ class WorkspaceError(Exception):
 
 class FileState(NamedTuple):
     """A regular file as one descriptor showed it. `sha256` is None if it was too large to be hashed, `body`
-    if it was not asked for or is larger than the limit. `mtime` in nanoseconds since 1970."""
+    if it was not asked for or is larger than the limit. `mtime` and `changed` in nanoseconds since 1970; the
+    last change is of content, name or rights, and nobody can set its time."""
 
     size: int
     mtime: int
     sha256: str | None
     body: bytes | None
+    changed: int
 
 
 class Listed(NamedTuple):
@@ -383,6 +385,7 @@ def _state(found: os.stat_result, size: int, digest: Any, parts: list[bytes] | N
         mtime=found.st_mtime_ns,
         sha256=None if digest is None else digest.hexdigest(),
         body=None if parts is None else b"".join(parts),
+        changed=found.st_ctime_ns,
     )
 
 
@@ -395,7 +398,8 @@ def _check_one_name(found: os.stat_result, path: str) -> None:
 
 def _written(descriptor: int, data: bytes) -> FileState:
     found = os.fstat(descriptor)
-    return FileState(found.st_size, found.st_mtime_ns, hashlib.sha256(data).hexdigest(), None)
+    digest = hashlib.sha256(data).hexdigest()
+    return FileState(found.st_size, found.st_mtime_ns, digest, None, found.st_ctime_ns)
 
 
 def _ends_line(directory: int, name: str, found: os.stat_result) -> bool:

@@ -266,6 +266,21 @@ for _text, _out in {
         out=_out,
         way="done",
     )
+for _way, _fields in {"a value": {"value": "{{ nodes }}"}, "an expression": {"expression": "nodes"}}.items():
+    row(
+        "transform",
+        f"all nodes as {_way} of their own",
+        {**_fields, "next": "done"},
+        input=_ITEMS,
+        out={"start": {"output": _ITEMS, "status": "succeeded", "error": None, "visits": 1}},
+    )
+row(
+    "transform",
+    "the input by the node that it came through",
+    {"expression": "nodes.start.output.items[0]", "next": "done"},
+    input=_ITEMS,
+    out=3,
+)
 row(
     "transform",
     "a value",

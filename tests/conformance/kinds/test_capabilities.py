@@ -206,6 +206,11 @@ async def test_a_handler_reads_and_calls_what_its_node_may(grant: Capabilities, 
         error = next(e.data.error for e in events if e.type == "workflow.step_failed")
         error = error if error.cause is None else error.cause
         assert (error.code, error.category) == (given, "policy")
+        if given == "scope_access_denied":
+            area = {"read": "state", "ask": "models"}[what.split()[0]]
+            op = {"state": "read", "models": "call"}[area]
+            details = {"step_id": "work", "area": f"{area}.{what.split()[1]}", "op": op}
+            assert details.items() <= error.details.items()
         assert not any(e.type.startswith(("tool.", "model.")) for e in events), "nothing was called"
     else:
         assert result.state == "completed", result.error

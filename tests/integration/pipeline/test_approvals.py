@@ -55,6 +55,31 @@ def _pays(step_id: str, request: Any) -> Any:
     return call("bank__pay", amount=(10, 20)[paid]) if paid < 2 else done(step_id)
 
 
+@pytest.mark.parametrize("over", ["runtime", "http"])
+@pytest.mark.parametrize("granted", [True, False])
+@pytest.mark.parametrize("name", ["normalize", "plan", "review", "execute", "verify", "write"])
+async def test_a_step_that_has_the_name_of_a_stage_is_approved_by_it(
+    name: str, granted: bool, over: str, tmp_path: Path
+):
+    desk, model = Desk(), model_of(plan(step(name, toolsets=["messaging"]), step("other")))
+    async with serving(tmp_path, model=model, services=tuple(desk.services())) as served:
+        runtime = served.runtime
+        run = (await requests_of(runtime, tmp_path).submit("workflow: x")).run
+        assert run is not None
+        await run.rest()
+        with pytest.raises(CommandRefused, match=f'no step "nowhere"; there are {name}, other'):
+            await runtime.decide(run.workflow_id, step_id="nowhere", granted=True)
+        if over == "runtime":
+            await runtime.decide(run.workflow_id, step_id=name, granted=granted)
+        else:
+            body = {"step_id": name, "decision": "grant" if granted else "deny"}
+            async with served.http() as http:
+                answer = await http.post(f"/workflows/{run.workflow_id}/approvals", json=body)
+            assert answer.status_code == 200, answer.text
+        found = (await run.result()).output["final_output"]
+    assert found["steps"][0]["status"] == ("done" if granted else "skipped")
+
+
 async def test_what_cannot_be_undone_is_asked_about_for_each_call(tmp_path: Path):
     bank, model = Bank(), model_of(plan(step("a", toolsets=["bank"])), _pays)
     async with Runtime(models=[model], services=[bank.service()]) as runtime:

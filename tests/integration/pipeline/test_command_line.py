@@ -193,6 +193,42 @@ def test_a_terminal_shows_the_final_output_for_reading(tmp_path: Path, monkeypat
     made.close()
 
 
+def test_what_plan_prints_is_edited_and_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """With its digest, so that an edit in between is not overwritten; without a daemon nothing is left alone
+    in the middle of its work; and a state file makes no second run of an id."""
+    monkeypatch.chdir(tmp_path)
+    made = Sandbox(tmp_path)
+    made.write("agentflow.toml", '[toolsets]\nenabled = ["file"]\n[pipeline]\ndelegate = "none"\n')
+    words = ("template", "run", "write_note", "title=Note", "text=It works", "--review")
+    asked = made.invoke(*words, "--workspace", "work")
+    assert asked.exit_code == 9, asked.stderr
+    run_id = json.loads(asked.stdout)["workflow_id"]
+    printed = json.loads(made.invoke("plan", run_id).stdout)
+    printed["plan"]["summary"] = "Edited"
+    made.write("plan.json", json.dumps(printed))
+    edited = made.invoke("plan", run_id, "--edit", "plan.json")
+    assert (edited.exit_code, json.loads(edited.stdout)["plan"]["summary"]) == (0, "Edited")
+    stale = made.invoke("plan", run_id, "--edit", "plan.json")
+    assert (stale.exit_code, "digest_mismatch" in stale.stderr) == (5, True)
+    made.write("odd.json", json.dumps({"plan": 5}))
+    odd = made.invoke("execute", run_id, "--plan", "odd.json")
+    assert (odd.exit_code, "its plan is no object" in odd.stderr) == (2, True)
+    left = made.invoke("execute", run_id, "--detach")
+    assert (left.exit_code, "none listens" in left.stderr) == (2, True)
+    made.write("bare.json", json.dumps(printed["plan"] | {"summary": "Bare"}))
+    done = made.invoke("execute", run_id, "--plan", "bare.json")
+    assert (done.exit_code, json.loads(done.stdout)["plan_summary"]) == (0, "Bare")
+    again = made.invoke("approve", run_id, "write")
+    assert "execute/" not in again.stderr
+    states = tmp_path / "work/.agentflow-workflow-state.jsonl"
+    waiting = [one for one in states.read_text().splitlines() if json.loads(one)["final_output"] is None]
+    made.write("states.jsonl", waiting[-1] + "\n")
+    twice = made.invoke("import", "states.jsonl")
+    assert "not imported: the store has a run of this id" in twice.stderr
+    assert made.invoke("import", "nothing.jsonl").exit_code == 3
+    made.close()
+
+
 def test_a_template_does_real_work_without_any_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     made = Sandbox(tmp_path)

@@ -9,6 +9,7 @@ import pytest
 
 from agentflow import Runtime
 from agentflow.errors import AgentflowError, CommandRefused, DefinitionError
+from agentflow.runtime.file_snapshots import snapshot_files
 from agentflow.testing import call
 from tests.integration.pipeline.support import (
     DELEGATE,
@@ -45,6 +46,28 @@ ORDER = [
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTFLOW_MODEL", "scripted:m")
+
+
+async def test_a_step_that_claims_a_file_of_before_is_not_believed(tmp_path: Any):
+    """Nobody expected it, so only the time of the step tells."""
+    root = tmp_path / "work"
+    root.mkdir()
+    (root / "old.md").write_text("# Old")
+    while snapshot_files(str(root), [])["."]["time"] <= (root / "old.md").stat().st_ctime_ns:
+        pass  # until the clock that stamps files ticks
+
+    def work(step_id: str, request: Any) -> Any:
+        (root / "new.md").write_text("# New")
+        uri = {"a": "old.md", "b": "new.md"}[step_id]
+        return done(step_id, artifacts=[{"type": "markdown", "uri": uri, "status": "created"}])
+
+    async with Runtime(models=[model_of(plan(step("a"), step("b")), work)]) as runtime:
+        requests = requests_of(runtime, tmp_path)
+        run = (await requests.submit("workflow: x", workspace=str(root))).run
+        assert run is not None
+        found = (await run.result()).output["final_output"]
+    assert [(one["step_id"], one["verdict"]) for one in found["steps"]] == [("a", "fail"), ("b", "pass")]
+    assert found["status"] == "partial"
 
 
 async def test_a_text_runs_through_all_five_stages(tmp_path: Any):

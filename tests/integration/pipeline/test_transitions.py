@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from click.testing import CliRunner
@@ -32,13 +32,14 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTFLOW_MODEL", "scripted:m")
 
 
+T = TypeVar("T")
 QUOTA = ErrorInfo(category="quota", code="insufficient_quota", message="used up")
 BLOCKED = normalized(status="blocked", blockers=["?"])
 
 
 @asynccontextmanager
-async def run_in(phase: str, root: Any) -> AsyncGenerator[tuple[Serving, str]]:
-    """A request that stands in a phase, and the daemon that serves it."""
+async def run_in(phase: str, root: Any) -> AsyncGenerator[tuple[Serving, str, asyncio.Event]]:
+    """A request that stands in a phase, and the daemon that serves it; the event lets a held phase go on."""
     gate, begun = asyncio.Event(), asyncio.Event()
 
     async def held(answer: Any) -> Any:
@@ -95,7 +96,7 @@ async def run_in(phase: str, root: Any) -> AsyncGenerator[tuple[Serving, str]]:
         record = await runtime.record(run.workflow_id)
         shown = record.request
         assert (record.state, shown.phase, shown.status) == (*STATES[phase][:1], phase, STATES[phase][1])  # type: ignore[union-attr]
-        yield served, run.workflow_id
+        yield served, run.workflow_id, gate
         gate.set()
         if is_held:
             await run.result()
@@ -162,7 +163,7 @@ def rounds(phase: str) -> list[list[str]]:
 @pytest.mark.parametrize("phase", list(TABLE))
 async def test_a_command_fits_a_phase_or_changes_nothing(phase: str, over: str, tmp_path: Any):
     for commands in rounds(phase):
-        async with run_in(phase, tmp_path / commands[0]) as (served, run_id):
+        async with run_in(phase, tmp_path / commands[0]) as (served, run_id, _):
             for command in commands:
                 wanted = TABLE[phase][COMMANDS.index(command)]
                 before = await types_of(served.runtime, run_id)
@@ -179,10 +180,10 @@ class Aside:
     """A request in a phase, in the loop of a thread: the command line wants the main thread."""
 
     def __init__(self, phase: str, root: Path) -> None:
-        self._ready: Future[tuple[Serving, str]] = Future()
+        self._ready: Future[tuple[Serving, str, asyncio.Event]] = Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._hold(phase, root)))
         self._thread.start()
-        self.served, self.run_id = self._ready.result(20)
+        self.served, self.run_id, self._gate = self._ready.result(20)
 
     async def _hold(self, phase: str, root: Path) -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
@@ -195,9 +196,23 @@ class Aside:
                 self._ready.set_exception(error)
             raise
 
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+
     def types(self) -> list[str]:
-        reading = types_of(self.served.runtime, self.run_id)
-        return asyncio.run_coroutine_threadsafe(reading, self._loop).result(20)
+        return self.run(types_of(self.served.runtime, self.run_id))
+
+    def go_on_once_followed(self) -> Future[list[str]]:
+        """Let the held phase go on when a client streams its events; return the events until then."""
+
+        async def go_on() -> list[str]:
+            while not self.served.app.service.metrics.streams_open:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            found = await types_of(self.served.runtime, self.run_id)
+            self._gate.set()
+            return found
+
+        return asyncio.run_coroutine_threadsafe(go_on(), self._loop)
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._over.set)
@@ -220,7 +235,7 @@ def test_the_command_line_says_the_same(phase: str, tmp_path: Path):
         try:
             for command in commands:
                 if command == "resume" and phase in HELD:
-                    continue  # it follows a run that does not end by itself
+                    continue  # it follows the run: see below
                 wanted = TABLE[phase][COMMANDS.index(command)]
                 before = aside.types()
                 words = {
@@ -245,6 +260,24 @@ def test_the_command_line_says_the_same(phase: str, tmp_path: Path):
             aside.close()
 
 
+@pytest.mark.parametrize("phase", HELD)
+def test_resume_of_a_run_at_work_changes_nothing_and_follows_it(phase: str, tmp_path: Path):
+    aside = Aside(phase, tmp_path / "work")
+    try:
+        before = aside.types()
+        followed = aside.go_on_once_followed()
+        result = CliRunner().invoke(app, ["resume", aside.run_id, "--url", aside.served.unix_url])
+        assert followed.result(20) == before
+        types = aside.types()
+    finally:
+        aside.close()
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["status"] == "ready"
+    assert types[: len(before)] == before
+    assert types[-1] == "workflow.completed"
+    assert "workflow.resumed" not in types
+
+
 def test_classify_asks_the_daemon_whose_settings_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The configuration of the working directory is the client's."""
     monkeypatch.chdir(tmp_path)
@@ -257,6 +290,53 @@ def test_classify_asks_the_daemon_whose_settings_count(tmp_path: Path, monkeypat
         aside.close()
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["execution_requested"] is True
+
+
+def test_a_step_of_a_person_is_answered_by_the_name_that_the_plan_gives_it(tmp_path: Path):
+    aside = Aside("awaiting_input", tmp_path / "work")
+    try:
+        words = ["answer", aside.run_id, "a", json.dumps(done("a"))]
+        result = CliRunner().invoke(app, [*words, "--url", aside.served.unix_url])
+    finally:
+        aside.close()
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["status"] == "ready"
+
+
+COUNTS = """
+name: counts
+description: Counts
+inputs:
+  n: { required: true, schema: { type: integer } }
+  tags: { default: [], schema: { type: array } }
+  text: { default: "" }
+summary: "Count ${{ inputs.n }} ${{ inputs.tags }} ${{ inputs.text }}"
+steps:
+  - { id: z, title: Z, action: "Count", owner: agent, depends_on: [] }
+"""
+
+
+def test_inputs_of_a_template_of_the_daemon_have_the_types_of_its_schemas(tmp_path: Path):
+    aside = Aside("completed", tmp_path / "work")
+
+    def run(*pairs: str, name: str = "counts") -> Any:
+        return CliRunner().invoke(app, ["template", "run", name, *pairs, "--url", aside.served.unix_url])
+
+    async def install() -> int:
+        async with aside.served.http() as http:
+            return (await http.post("/templates", json={"source": COUNTS})).status_code
+
+    try:
+        assert aside.run(install()) == 201
+        done = run("n=5", 'tags=["a"]', "text=5")
+        wrong, odd, unknown = run("n=five"), run("n"), run("n=5", name="counst")
+    finally:
+        aside.close()
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["objective"] == 'Count 5 ["a"] 5'
+    assert (wrong.exit_code, "E_TEMPLATE_INPUT_TYPE" in wrong.stderr) == (3, True)
+    assert (odd.exit_code, "is not k=v" in odd.stderr) == (3, True)
+    assert (unknown.exit_code, 'did you mean "counts"?' in unknown.stderr) == (4, True)
 
 
 async def _sent(served: Serving, run_id: str, command: str) -> str:

@@ -48,6 +48,9 @@ def granted(node: dict[str, Any], **capabilities: list[str]) -> dict[str, Any]:
     return graph({**node, "capabilities": capabilities}, globals={"g": 1, "h": 2})
 
 
+GPT = {"id": "a", "type": "llm", "model": "openai:gpt-4.1", "prompt": "p", "next": "end"}
+
+
 def inline(**capabilities: list[str]) -> dict[str, Any]:
     inner = {"name": "i", "nodes": [START, tool(set_globals={"g": "input"}), END]}
     return granted({"id": "a", "type": "subgraph", "inline": inner, "next": "end"}, **capabilities)
@@ -210,8 +213,27 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         granted(tool(set_globals={"g": "input"}), write=["globals.g"]),
     ),
     "calls": ("E_CAPABILITY_DENIED", granted(tool(), tools=["t.*"]), granted(tool(), tools=["s.*"])),
+    "calls of workers": (
+        "E_CAPABILITY_DENIED",
+        granted(tool() | {"tool": "worker:w"}, tools=["s.*"]),
+        granted(tool() | {"tool": "worker:w"}, tools=["worker:*"]),
+    ),
+    "models": (
+        "E_CAPABILITY_DENIED",
+        granted(GPT, models=["openai:gpt-4.*"]),
+        granted(GPT, models=["openai:*"]),
+    ),
     "grant of a subgraph": ("E_CAPABILITY_DENIED", inline(tools=["s.other"]), inline(tools=["s.call"])),
     "globals of a subgraph": ("E_CAPABILITY_DENIED", inline(write=[]), inline(write=["globals.g"])),
+    "input type": (
+        "E_VALUE",
+        graph(
+            {"id": "a", "type": "human_in_the_loop", "input_type": "chioce", "options": [1], "next": "end"}
+        ),
+        graph(
+            {"id": "a", "type": "human_in_the_loop", "input_type": "choice", "options": [1], "next": "end"}
+        ),
+    ),
     "unknown area": ("E_VALUE", granted(tool(), read=["global"]), granted(tool(), read=["globals"])),
     "unbounded": (
         "W_UNBOUNDED_CYCLE",

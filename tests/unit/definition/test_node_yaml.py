@@ -268,6 +268,31 @@ def test_one_cause_has_one_diagnostic(code: str):
     )
 
 
+@pytest.mark.parametrize(
+    ("fields", "code", "message", "hint"),
+    [
+        ({"input_type": "chioce", "options": ["a"]}, "E_VALUE", '"chioce" is not', 'did you mean "choice"?'),
+        ({"input_type": "fomr", "form_schema": {"type": "object"}}, "E_VALUE", '"fomr" is not', '"form"?'),
+        ({"input_type": "approval"}, "E_VALUE", '"approval" is not allowed', "human_in_the_loop asks"),
+        ({"input_type": 5}, "E_VALUE", "input_type 5 is not allowed", "choice, text or form"),
+        ({"options": ["a"]}, "E_EMPTY_FIELD", "has no input_type", "choice, text or form"),
+        (
+            {"input_type": "text", "timeout": 6, "timeout_seconds": 5},
+            "E_CONFLICTING_FIELDS",
+            "has a timeout already",
+            "keep one",
+        ),
+    ],
+)
+def test_a_wrong_question_has_one_diagnostic(fields: Any, code: str, message: str, hint: str):
+    with pytest.raises(DefinitionError) as refused:
+        load_value(human(**fields))
+    (found,) = refused.value.diagnostics
+    assert found.code == code
+    assert message in found.message
+    assert hint in (found.hint or "")
+
+
 def test_a_question_with_two_answers_has_a_way_for_each_and_no_other():
     ask = node("ask", "human_in_the_loop", {"on_approve": "t", "on_reject": "t"})
     nodes = lowered(document(ask, node("t", "transform", {"value": 1})))

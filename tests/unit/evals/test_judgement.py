@@ -84,3 +84,12 @@ def test_a_value_that_does_not_exist_is_not_null():
 )
 def test_the_node_of_a_mismatch_is_read_from_its_path(path: str, node: str | None):
     assert node_at(path) == node
+
+
+def test_a_reason_shows_values_as_json():
+    found = compare_subset({"a": 1, "b": None}, {"a": True, "b": "é"})
+    assert found is not None
+    assert found.reason == "$.a is true, expected 1"
+    other = compare_subset({"b": None}, {"b": "é"})
+    assert other is not None
+    assert other.reason == '$.b is "é", expected null'

@@ -134,13 +134,13 @@ def test_text_that_is_no_template(text: str, code: str) -> None:
 
 
 def test_command_line_values_are_text_unless_the_schema_says_otherwise() -> None:
-    assert command_line_inputs(template(), ["topic=3", "count=4", "path=a=b"]) == {
+    assert command_line_inputs(template().inputs, ["topic=3", "count=4", "path=a=b"]) == {
         "topic": "3",
         "count": 4,
         "path": "a=b",
     }
     with pytest.raises(DefinitionError) as error:
-        command_line_inputs(template(), ["count=four", "topic"])
+        command_line_inputs(template().inputs, ["count=four", "topic"])
     assert codes(error) == ["E_TEMPLATE_INPUT_TYPE", "E_TEMPLATE_INPUT_UNKNOWN"]
 
 

@@ -18,10 +18,12 @@ from agentflow import Runtime, Service, function
 from agentflow.definition.conversation import Usage
 from agentflow.definition.failure import ErrorInfo
 from agentflow.events import catalogue as ev
-from agentflow.runtime.actor_pools import mailbox_depths
+from agentflow.models import ModelError
+from agentflow.runtime.gauges import mailbox_depths
 from agentflow.server.metrics import Metrics as Page
 from agentflow.server.metrics import _Measured
 from agentflow.telemetry import TelemetrySettings, read_settings
+from agentflow.telemetry import conventions as c
 from agentflow.telemetry.conventions import usage_attributes
 from agentflow.telemetry.instruments import Instrument, Tally
 from agentflow.telemetry.metrics import Metrics
@@ -101,8 +103,13 @@ async def test_the_page_is_what_the_exporter_of_opentelemetry_shows():
     """The Tally and its names against the SDK and its exporter for Prometheus, on the same events."""
     registry, tally = CollectorRegistry(), Tally()
     reader = PrometheusMetricReader(disable_target_info=True, scope_info_enabled=False, registry=registry)
-    gauges = {"depths": lambda: {"AgentActor": 3, "Other": 0}, "letters": lambda: {"stopped": 2}}
-    metrics = Metrics(TelemetrySettings(), readers=[reader], tally=tally, **gauges)
+    gauges = {
+        c.MAILBOX_DEPTH: lambda: {"AgentActor": 3, "Other": 0},
+        c.DEAD_LETTERS: lambda: {"stopped": 2},
+        c.QUEUE_DEPTH: lambda: {"runs": 4},
+        c.WORKER_HEALTH: lambda: {"model:openai": 1},
+    }
+    metrics = Metrics(TelemetrySettings(), readers=[reader], tally=tally, gauges=lambda: gauges)
     counts = Counts()
     counts.exported, counts.refused, counts.failures = 5, 1, 2
     metrics.show(counts)
@@ -132,7 +139,7 @@ async def test_the_page_is_what_the_exporter_of_opentelemetry_shows():
             for s in f.samples
         }
 
-    assert len(names) == 16
+    assert len(names) == 18
     assert plain(found) == pytest.approx(plain(expected))
     await metrics.aclose(5)
 
@@ -199,7 +206,8 @@ async def test_gauges_are_read_on_the_loop():
         assert threading.get_ident() == here
         return {"AgentActor": 3}
 
-    found = await measured([], depths=depths, letters=lambda: {"stopped": 2})
+    gauges = {c.MAILBOX_DEPTH: depths, c.DEAD_LETTERS: lambda: {"stopped": 2}}
+    found = await measured([], gauges=lambda: gauges)
     assert found["agentflow.mailbox.depth"] == [({"agentflow.actor.type": "AgentActor"}, 3)]
     assert found["agentflow.dead_letters"] == [({"agentflow.reason": "stopped"}, 2)]
 
@@ -208,9 +216,11 @@ async def test_a_gauge_that_fails_does_not_end_the_measuring(caplog):
     def broken():
         raise RuntimeError("no")
 
-    found = await measured(agent_run(), depths=broken)
+    gauges = {c.MAILBOX_DEPTH: broken, c.QUEUE_DEPTH: lambda: {"runs": 1}}
+    found = await measured(agent_run(), gauges=lambda: gauges)
     assert "gauge_failed" in caplog.text
     assert found["agentflow.run.duration"]
+    assert found["agentflow.queue.depth"] == [({"agentflow.queue": "runs"}, 1)]
 
 
 async def test_a_runtime_measures_its_mailboxes_and_commits():
@@ -232,6 +242,94 @@ async def test_a_runtime_measures_its_mailboxes_and_commits():
     assert found["agentflow.log.events"] == [({}, last + 1)]
     assert "EventBus" in {a["agentflow.actor.type"] for a, _ in found["agentflow.mailbox.depth"]}
     assert found["gen_ai.client.operation.duration"][0][1][0] == 3
+
+
+async def test_a_result_that_a_record_serves_is_no_measured_call():
+    reader = InMemoryMetricReader()
+    telemetry = Telemetry(TelemetrySettings(), readers=[reader])
+
+    @function(side_effect="none")
+    def add(x: int) -> int:
+        return x + 1
+
+    nodes = [
+        {"id": "start", "type": "start", "next": "ask"},
+        {"id": "ask", "type": "llm", "model": "scripted:m", "prompt": "p", "next": "add"},
+        {"id": "add", "type": "tool", "tool": "desk.add", "input": {"x": 1}, "next": "end"},
+        {"id": "end", "type": "end"},
+    ]
+    models, services = [ScriptedModel(["hello"])], [Service.of("desk", add)]
+    async with Runtime(models=models, services=services, telemetry=telemetry) as runtime:
+        first = await runtime.run({"name": "w", "nodes": nodes}, None)
+        again = await (await runtime.replay(first.workflow_id, "Always")).result()
+        metrics = telemetry._metrics
+        await metrics._worker.call(metrics._drain)
+        found = points(reader)
+    assert again.output == first.output
+    calls = ("gen_ai.client.operation.duration", "gen_ai.client.operation.time_to_first_chunk")
+    for name in (*calls, "agentflow.tool.duration"):
+        assert [count for _, (count, _) in found[name]] == [1], name
+    assert sum(count for _, count in found["agentflow.node.executions"]) == 8
+    assert [count for _, (count, _) in found["agentflow.run.duration"]] == [2]
+
+
+async def test_a_runtime_shows_what_waits_and_which_workers_are_down():
+    reader = InMemoryMetricReader()
+    telemetry = Telemetry(TelemetrySettings(), readers=[reader])
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    @function(side_effect="none")
+    async def hold() -> None:
+        begun.set()
+        await may_end.wait()
+
+    @function(side_effect="none", timeout=0.01)
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    def nodes(*given):
+        ends = [{"id": "start", "type": "start", "next": "n0"}, {"id": "end", "type": "end"}]
+        found = [{"id": f"n{i}", "next": f"n{i + 1}", **node} for i, node in enumerate(given)]
+        found[-1]["next"] = "end"
+        return {"name": "w", "nodes": [*ends, *found]}
+
+    def shown():
+        telemetry._metrics._sample()
+        found = points(reader)
+        return (
+            {a["agentflow.queue"]: value for a, value in found["agentflow.queue.depth"]},
+            {a["agentflow.worker"]: value for a, value in found["agentflow.worker.health"]},
+        )
+
+    down = ModelError(ErrorInfo(category="transient", code="server_error", message="m"))
+    once = {"retry": {"max_attempts": 1}}
+    asks = {"type": "llm", "model": "scripted:m", "prompt": "p", "policy": once}
+    calls = {"type": "map", "items_path": "input", "tool": "desk.hold", "input": {}}
+    late = {"type": "tool", "tool": "slow.hang", "input": {}}
+    services = [Service.of("desk", hold, max_concurrency=1), Service.of("slow", hang)]
+    models = [ScriptedModel(["hello", *[down] * 5])]
+    async with Runtime(
+        models=models, services=services, telemetry=telemetry, max_concurrent_runs=1
+    ) as runtime:
+        await runtime.run(nodes(asks), None)
+        first = await runtime.submit(nodes(calls), [1, 2, 3])
+        await begun.wait()
+        second = await runtime.submit(nodes(calls), [1])
+        assert shown() == (
+            {"runs": 1, "model_calls": 0, "tool_calls": 2},
+            {"model:scripted": 2, "service:desk": 2},
+        )
+        may_end.set()
+        await first.result()
+        await second.result()
+        await runtime.run(nodes(late), None, raise_on_failure=False)
+        await runtime.run(nodes(asks), None, raise_on_failure=False)
+        assert shown()[1] == {"model:scripted": 1, "service:desk": 2, "service:slow": 1}
+        for _ in range(4):
+            await runtime.run(nodes(asks), None, raise_on_failure=False)
+        queues, health = shown()
+    assert queues == {"runs": 0, "model_calls": 0, "tool_calls": 0}
+    assert health == {"model:scripted": 0, "service:desk": 2, "service:slow": 1}
 
 
 async def test_metrics_are_pushed_at_the_end(monkeypatch):

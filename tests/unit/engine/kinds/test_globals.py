@@ -112,7 +112,25 @@ class TestOnePath:
         driver = self.one({"n": 2**60}, update_globals={"n": update("increment")})
         assert driver.run().output == {"n": 2**60 + 1}
 
-    @pytest.mark.parametrize(("op", "value"), [("append", 1), ("increment", "x"), ("merge", [1])])
+    @pytest.mark.parametrize(("value", "by"), [(1e308, 1e308), (10**400, 1.5), (1.5, 10**400)])
+    def test_a_sum_that_json_cannot_write_fails_the_node(self, value: float, by: float):
+        driver = self.one({"g": value}, update_globals={"g": update("increment", by=by)})
+        assert driver.run().status == "failed"
+        error = failure(driver, "a")
+        assert (error.code, error.category) == ("invalid_global_value", "invalid_input")
+        assert error.details == {"key": "g", "op": "increment"}
+
+    @pytest.mark.parametrize(
+        ("op", "value"),
+        [
+            ("append", 1),
+            ("increment", "x"),
+            ("increment", ""),
+            ("increment", False),
+            ("increment", []),
+            ("merge", [1]),
+        ],
+    )
     def test_an_operand_that_does_not_fit_fails_the_node(self, op, value):
         driver = self.one({"g": value}, update_globals={"g": update(op, "input.n")})
         driver.run()

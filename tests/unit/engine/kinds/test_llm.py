@@ -46,7 +46,7 @@ def wants(number: int = 1) -> Message:
 
 
 def test_its_events_are_those_of_a_step_and_of_a_model_call():
-    driver = asking("hello", prompt="Greet {{ input.name }}", system="Be kind", input={"name": None})
+    driver = asking("hello", prompt="Greet {{ input.name }}", system="Be kind", input={})
     assert driver.run().status == "completed"
     of_step = [d for d, _, _ in driver.log if getattr(d, "step_id", None) == "ask"]
     assert [d.EVENT_TYPE for d in of_step] == [
@@ -64,6 +64,30 @@ def test_its_events_are_those_of_a_step_and_of_a_model_call():
     assert of_step[2].agent_name is None
     assert end(driver).output == "hello"
     assert driver.state.usage.model_calls == 1
+
+
+@pytest.mark.parametrize(
+    ("expression", "missing"),
+    [
+        ("input.none", False),
+        ("input.items[1]", False),
+        ("input.items[2]", True),
+        ("input.items.x", True),
+        ("input.none.below", True),
+        ("input['un' ]", True),
+        ("input[input.key]", False),
+        ("nodes.ask.output", True),
+        ("input.none || input.lacks", True),
+        ("input.none || null", False),
+        ("input.items", False),
+    ],
+)
+def test_a_binding_says_that_a_member_is_absent_and_not_that_it_is_null(expression: str, missing: bool):
+    value = {"none": None, "items": [0, None], "key": "none"}
+    driver = asking("ok", prompt=f"{{{{ {expression} }}}}", input=value)
+    driver.run()
+    (binding,) = driver.events(ev.NodeLlmInputResolved)[0].bindings
+    assert binding.missing is missing
 
 
 @pytest.mark.parametrize(
@@ -199,6 +223,42 @@ def test_coercion_follows_the_schema():
     value, changes = coerce({"a": "1.5", "b": ["true", "x"], "c": "1"}, schema)
     assert value == {"a": 1.5, "b": [True, "x"], "c": "1"}
     assert changes == ["/a as number", "/b/0 as boolean"]
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "coerced"),
+    [
+        ("[1, '2']".replace("'", '"'), {"type": "array", "items": {"type": "integer"}}, [1, 2]),
+        ('{"a": "1"}', {"type": "object", "properties": {"a": {"type": "number"}}}, {"a": 1}),
+        ("7", {"type": ["integer", "null"]}, 7),
+        (None, {"type": ["integer", "null"]}, None),
+        ("7", {"type": ["integer", "string"]}, "7"),
+        (7, {"type": ["string", "null"]}, "7"),
+        (7, {"type": ["string", "number"]}, 7),
+        (2.0, {"type": "integer"}, 2),
+        ("[1]", {"type": "string"}, "[1]"),
+        ('"7"', {"type": "integer"}, '"7"'),
+        (True, {"type": "integer"}, True),
+    ],
+)
+def test_coercion_reads_what_the_schema_names(value: Any, schema: Any, coerced: Any):
+    assert coerce(value, schema)[0] == coerced
+
+
+def test_an_answer_that_is_healed_and_does_not_fit_is_told_how():
+    driver = asking("{n: 'x'}", "{n: 5}", output_schema=SCHEMA, heal=True)
+    assert driver.run().status == "completed"
+    (again,) = driver.events(ev.WorkflowStepRetrying)
+    assert again.error.details["errors"][0]["path"] == "/n"
+    assert end(driver).output == {"n": 5}
+
+
+@pytest.mark.parametrize("heal", [False, True])
+def test_of_several_blocks_the_last_is_the_answer(heal: bool):
+    driver = asking('```json\n{"n": 1}\n```\nor\n```json\n{"n": 2}\n```', output_schema=SCHEMA, heal=heal)
+    assert driver.run().status == "completed"
+    assert end(driver).output == {"n": 2}
+    assert not driver.events(ev.NodeHealed)
 
 
 @pytest.mark.parametrize("flow", ["eager", "superstep"])

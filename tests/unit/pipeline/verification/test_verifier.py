@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,26 @@ async def test_file_older_than_its_step_is_stale(tmp_path: Path) -> None:
     assert await verdict(given, done(), workspace=str(tmp_path), before=before) == ("fail", "artifact_stale")
     (tmp_path / "a.txt").write_text("y")
     assert (await verdict(given, done(), workspace=str(tmp_path), before=before))[0] == "pass"
+
+
+async def test_file_that_nobody_expected_must_be_of_its_step_too(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.txt"
+    kept.write_text("x")
+    before = {"a": snapshot_files(str(tmp_path), [])}
+    while before["a"]["."]["time"] <= kept.stat().st_ctime_ns:  # until the clock that stamps files ticks
+        before = {"a": snapshot_files(str(tmp_path), [])}
+    produced = done(artifacts=[{"type": "file", "uri": "kept.txt", "status": "verified"}])
+    shown = {"workspace": str(tmp_path), "before": before}
+    assert await verdict(step(), produced, **shown) == ("fail", "artifact_stale")
+    os.utime(kept, ns=(2**60, 2**60))
+    other = tmp_path / "other.txt"
+    other.write_text("y")
+    os.utime(other, ns=(0, 0))
+    os.rename(other, kept)
+    assert (await verdict(step(), produced, **shown))[0] == "pass"
+    # the log of an earlier version has no time
+    kept.write_text("x")
+    assert (await verdict(step(), produced, workspace=str(tmp_path), before={"a": {}}))[0] == "pass"
 
 
 # -- mail ---------------------------------------------------------------------------------------
