@@ -8,10 +8,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from agentflow.models.base import AnswerEnd, DeltaSink, ModelProfile, ModelRequest
+from agentflow.models.base import AnswerEnd, DeltaSink, ModelProfile, ModelRequest, SchemaMode
 from agentflow.models.function_names import FunctionNames
 from agentflow.models.gemini_wire import FORMAT, PARAMETERS, Event, Part, encode_request, usage_of
+from agentflow.models.output_schemas import schema_mode
 from agentflow.models.streamed import ProviderOptions, StreamedProvider
+from agentflow.models.tool_choice import answer_function
 from agentflow.models.wire_answer import WireAnswer, WireCallBlock
 
 __all__ = ["OFFICIAL_URL", "GeminiProvider"]
@@ -58,13 +60,29 @@ class GeminiProvider(StreamedProvider):
     def _authorization(self) -> dict[str, str]:
         return {"x-goog-api-key": self._key} if self._key else {}
 
-    def _encode(self, request: ModelRequest, names: FunctionNames) -> bytes:
+    def _schema_mode(self, request: ModelRequest, profile: ModelProfile) -> SchemaMode | None:
+        """The provider itself takes schemas of any value."""
+        mode = schema_mode(request, profile)
+        beside = profile.schema_mode_with_functions if request.tools else None
+        is_native = isinstance(request.output_schema, dict) and (beside or profile.schema_mode) == "native"
+        return "native" if is_native else mode
+
+    def _encode(self, request: ModelRequest, profile: ModelProfile, names: FunctionNames) -> bytes:
         return encode_request(request, names, provider=self.name)
 
     def _new_answer(
         self, request: ModelRequest, names: FunctionNames, on_delta: DeltaSink | None
     ) -> GeminiAnswer:
-        return GeminiAnswer(self.name, request.model, names, on_delta, self._max_answer_bytes, key=self._key)
+        answer = answer_function(request)
+        return GeminiAnswer(
+            self.name,
+            request.model,
+            names,
+            on_delta,
+            self._max_answer_bytes,
+            key=self._key,
+            answer_function=answer and names.write(answer),
+        )
 
 
 class GeminiAnswer(WireAnswer):

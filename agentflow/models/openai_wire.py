@@ -14,7 +14,7 @@ from agentflow.definition.conversation import MediaPart, Message, ToolSchema, Us
 from agentflow.models.base import ModelRequest
 from agentflow.models.event_json import decode_event, token_count
 from agentflow.models.function_names import FunctionNames
-from agentflow.models.output_schemas import plain_schema, schema_in_words, strict_schema
+from agentflow.models.output_schemas import plain_schema, strict_schema
 from agentflow.models.tool_choice import PARAMETER, chosen_function, tool_choice
 
 __all__ = [
@@ -112,16 +112,20 @@ def encode_request(
     names: FunctionNames,
     *,
     provider: str = FORMAT,
-    output_limit_key: str = "max_tokens",
+    output_limit_name: str | None = None,
+    stream_options: bool = True,
 ) -> bytes:
-    """Return the JSON body. Parameters and `extra` never replace what the request itself says."""
+    """Return the JSON body. Parameters and `extra` never replace what the request itself says.
+
+    The limit of the answer keeps the name that it has if `output_limit_name` is None.
+    """
     body: dict[str, Any] = {**request.extra, **request.parameters}
-    _name_output_limit(body, output_limit_key)
+    _name_output_limit(body, output_limit_name)
     body["model"] = request.model
     body["stream"] = True
-    options = body.get("stream_options")
-    body["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
-    messages = list(request.messages)
+    options = body.pop("stream_options", None)
+    if stream_options:
+        body["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
     if PARAMETER in request.parameters:
         del body[PARAMETER]
     if request.tools:
@@ -133,25 +137,21 @@ def encode_request(
             body[PARAMETER] = choice
         if not request.parallel_tool_calls:
             body["parallel_tool_calls"] = False
-    schema = request.output_schema
-    if isinstance(schema, dict) and schema.get("type") == "object":
-        body["response_format"] = _response_format(schema)
-    elif schema is not None:
-        # The protocol takes object schemas only; others stand in the prompt, and the caller validates.
-        messages.insert(_after_system(messages), Message(role="system", content=schema_in_words(schema)))
-    body["messages"] = _messages(messages, names, provider)
+    if isinstance(request.output_schema, dict):
+        body["response_format"] = _response_format(request.output_schema)
+    body["messages"] = _messages(request.messages, names, provider)
     return msgspec.json.encode(body)
 
 
-def _name_output_limit(body: dict[str, Any], key: str) -> None:
+def _name_output_limit(body: dict[str, Any], key: str | None) -> None:
     """Write the limit of the answer under the server's name for it; of two limits the lower one holds, since
     a budget counts on it."""
     limits = {name: body[name] for name in ("max_tokens", "max_completion_tokens") if name in body}
-    if len(limits) == 2 or (key != "max_tokens" and "max_tokens" in limits):
+    if len(limits) == 2 or (limits and key is not None and key not in limits):
         counts = [limit for limit in limits.values() if isinstance(limit, int | float)]
         for name in limits:
             del body[name]
-        body[key] = min(counts) if counts else next(iter(limits.values()))
+        body[key or "max_tokens"] = min(counts) if counts else next(iter(limits.values()))
 
 
 def usage_of(wire: WireUsage | None) -> Usage:
@@ -183,10 +183,6 @@ def _response_format(schema: dict[str, Any]) -> dict[str, Any]:
     plain = plain_schema(schema)
     answer = {"name": "answer", "schema": plain, "strict": strict_schema(plain)}
     return {"type": "json_schema", "json_schema": answer}
-
-
-def _after_system(messages: Sequence[Message]) -> int:
-    return next((i for i, m in enumerate(messages) if m.role != "system"), len(messages))
 
 
 def _messages(messages: Sequence[Message], names: FunctionNames, provider: str) -> list[dict[str, Any]]:

@@ -428,6 +428,12 @@ class TestResponses:
         body = await sent(RESPONSES, ask(parameters={"store": True}))
         assert "include" not in body
 
+    async def test_an_answer_as_long_as_its_limit_is_cut_whatever_the_server_calls_it_llamacpp(self) -> None:
+        stream = sending(RESPONSES.stream(["half an ans"]))
+        for limit, end in ((20, "cut"), (21, "complete")):
+            reply = await complete(RESPONSES, stream, ask(parameters={"max_tokens": limit}))
+            assert (reply.end, reply.provider_finish_reason) == (end, "completed")
+
     async def test_a_refusal_of_the_model(self) -> None:
         events = RESPONSES.events([], [], "complete")
         refusal = {"type": "response.refusal.delta", "item_id": "msg_1", "delta": "I can't."}
