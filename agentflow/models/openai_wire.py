@@ -49,7 +49,9 @@ class WireUsage(msgspec.Struct):
     completion_tokens: _Count = None
     prompt_tokens_details: _Details | None = None
     completion_tokens_details: _Details | None = None
+    total_tokens: _Count = None
     prompt_cache_hit_tokens: _Count = None
+    cached_tokens: _Count = None
 
 
 class WireFunction(msgspec.Struct):
@@ -87,6 +89,11 @@ class WireChoice(msgspec.Struct):
     message: WireText | None = None
     finish_reason: str | None = None
     error: Any = None
+    usage: WireUsage | None = None
+
+
+class _Groq(msgspec.Struct):
+    usage: WireUsage | None = None
 
 
 class Chunk(msgspec.Struct):
@@ -97,6 +104,7 @@ class Chunk(msgspec.Struct):
     choices: list[WireChoice] | None = None
     usage: WireUsage | None = None
     error: Any = None
+    x_groq: _Groq | None = None
 
 
 _chunks: Final = msgspec.json.Decoder(Chunk)
@@ -155,17 +163,26 @@ def _name_output_limit(body: dict[str, Any], key: str | None) -> None:
 
 
 def usage_of(wire: WireUsage | None) -> Usage:
-    """Return the usage without cost; zeros where the server does not count."""
+    """Return the usage without cost; zeros where the server does not count.
+
+    xAI and Gemini's compatible server leave reasoning out of `completion_tokens`; what their total has beyond
+    the prompt is what they wrote, and charge.
+    """
     if wire is None:
         return Usage(model_calls=1)
     details, written = wire.prompt_tokens_details, wire.completion_tokens_details
-    cached = details.cached_tokens if details else None
+    caches = (details.cached_tokens if details else None, wire.prompt_cache_hit_tokens, wire.cached_tokens)
+    cached = token_count(next((count for count in caches if count is not None), None))
+    read, said = token_count(wire.prompt_tokens), token_count(wire.completion_tokens)
+    beyond = token_count(wire.total_tokens) - read - said
+    unsaid = beyond if beyond > 0 and beyond != cached else 0  # some count the cache beside the prompt
+    reasoning = token_count(written.reasoning_tokens if written else None)
     return Usage(
-        input_tokens=token_count(wire.prompt_tokens),
-        output_tokens=token_count(wire.completion_tokens),
-        cache_read_input_tokens=token_count(wire.prompt_cache_hit_tokens if cached is None else cached),
+        input_tokens=read,
+        output_tokens=said + unsaid,
+        cache_read_input_tokens=cached,
         cache_creation_input_tokens=token_count(details.cache_write_tokens if details else None),
-        reasoning_output_tokens=token_count(written.reasoning_tokens if written else None),
+        reasoning_output_tokens=max(reasoning, unsaid),
         model_calls=1,
     )
 

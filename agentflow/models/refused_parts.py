@@ -16,6 +16,7 @@ __all__ = ["RefusedParts"]
 
 _LIMITS: Final = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
 _OTHER_LIMIT: Final = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+_PARALLEL: Final = "parallel_tool_calls"
 _NEXT_MODE: Final[dict[SchemaMode, SchemaMode]] = {"native": "tool", "tool": "prompt"}
 _ABOUT_MODE: Final[dict[SchemaMode, re.Pattern[str]]] = {
     "native": re.compile(
@@ -44,10 +45,11 @@ class RefusedParts:
     def leave_out(self, request: ModelRequest) -> ModelRequest:
         """Return the request without the parameters that were refused. A limit of the answer always stays,
         since a budget counts on it, and `extra` is sent as it stands."""
-        if self._names.isdisjoint(request.parameters):
-            return request
         kept = {name: value for name, value in request.parameters.items() if name not in self._names}
-        return msgspec.structs.replace(request, parameters=kept)
+        parallel = request.parallel_tool_calls or _PARALLEL in self._names
+        if len(kept) == len(request.parameters) and parallel == request.parallel_tool_calls:
+            return request
+        return msgspec.structs.replace(request, parameters=kept, parallel_tool_calls=parallel)
 
     def learn(
         self, request: ModelRequest, profile: ModelProfile, mode: SchemaMode | None, error: ModelError
@@ -67,14 +69,20 @@ class RefusedParts:
             if self._fields.get(field) in (None, mode):  # no other call was faster
                 self._fields[field] = _NEXT_MODE[mode]
             return True
-        if name not in request.parameters or name in _LIMITS:
+        if name == _PARALLEL and not request.parallel_tool_calls:
+            self._names.add(name)  # the agent's calls are executed one after another all the same
+            return True
+        written = {_bare(known): known for known in request.parameters if known not in _LIMITS}
+        known = written.get(_bare(name))
+        if known is None:
             return False
-        self._names.add(name)
+        self._names.add(known)
         return True
 
     def warnings(self, request: ModelRequest, mode: SchemaMode | None) -> list[str]:
         """Return what became of the parts of `request` that are refused, as ends of a sentence."""
-        found = [f"{name}: left out" for name in request.parameters if name in self._names]
+        names = [*request.parameters, *(() if request.parallel_tool_calls else (_PARALLEL,))]
+        found = [f"{name}: left out" for name in names if name in self._names]
         field = "schema_mode_with_functions" if request.tools else "schema_mode"
         if mode in _SCHEMA_SENT and field in self._fields:
             found.append(f"the schema of the answer: sent {_SCHEMA_SENT[mode]}")
@@ -91,3 +99,8 @@ class RefusedParts:
             return False  # the server takes neither
         self._fields["output_limit_name"] = other
         return True
+
+
+def _bare(name: str) -> str:
+    """Return the name as it is in every spelling: Gemini writes `topP` for `top_p`."""
+    return name.replace("_", "").lower()

@@ -261,6 +261,56 @@ async def test_stream_options_that_are_refused_are_left_out_mistral() -> None:
     assert replies[0].warnings == ("openai:m does not take stream_options: left out",)
 
 
+@pytest.mark.parametrize(
+    ("wire", "answer", "parameter"),
+    [
+        pytest.param(CHAT, refused("Unrecognized request argument supplied: seed"), "seed", id="Azure"),
+        pytest.param(CHAT, refused("property 'logprobs' is unsupported"), "logprobs", id="Groq"),
+        pytest.param(
+            CHAT,
+            plain(
+                400, {"object": "error", "message": "[{'type': 'extra_forbidden', 'loc': ('body', 'store')"}
+            ),
+            "store",
+            id="vLLM",
+        ),
+        pytest.param(
+            CHAT,
+            plain(422, {"detail": [{"type": "extra_forbidden", "loc": ["body", "seed"]}]}),
+            "seed",
+            id="Mistral",
+        ),
+        pytest.param(
+            GEMINI,
+            refused("Invalid JSON payload received. Unknown name \"topP\" at 'generation_config': Cannot"),
+            "top_p",
+            id="Gemini",
+        ),
+        pytest.param(
+            CHAT,
+            refused(
+                "Only the default (1) value is supported.", param="temperature", code="unsupported_value"
+            ),
+            "temperature",
+            id="OpenAI",
+        ),
+    ],
+)
+async def test_a_parameter_that_is_refused_is_left_out(wire: Wire, answer: Answer, parameter: str) -> None:
+    [reply], seen = await exchange(wire, [ask(parameters={parameter: 1})], answer, ok(wire))
+    assert len(seen) == 2
+    assert reply.warnings == (f"{wire.name}:m does not take {parameter}: left out",)
+    assert parameter.replace("_", "") not in json.dumps(seen[1].body).lower()
+
+
+async def test_a_model_that_does_not_know_parallel_calls_is_not_told_of_them_openai() -> None:
+    refusal = refused("no", param="parallel_tool_calls", code="unsupported_parameter")
+    request = ask(tools=(LOOKUP,), parallel_tool_calls=False)
+    replies, seen = await exchange(CHAT, [request, request], refusal, ok(CHAT))
+    assert ["parallel_tool_calls" in s.body for s in seen] == [True, False, False]
+    assert replies[1].warnings == ("openai:m does not take parallel_tool_calls: left out",)
+
+
 # -- The table ----------------------------------------------------------------------------------------
 
 
