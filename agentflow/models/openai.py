@@ -132,7 +132,9 @@ class _ChatAnswer:
             found = undecodable(failure, Chunk) if is_json else str(failure)
             problem = faults.redact(f"the answer is not a chat completion: {found}", self._key)
             raise faults.broken_answer(self._provider, problem, partial=self.text) from None
-        errors = (chunk.error, *(choice.error for choice in chunk.choices or ()))
+        # Mistral and SGLang send what went wrong as the event itself.
+        bare = msgspec.json.decode(data) if chunk.object == "error" else None
+        errors = (chunk.error or bare, *(choice.error for choice in chunk.choices or ()))
         for error in errors:
             if error is not None:
                 raise faults.from_stream(self._provider, error, secret=self._key, partial=self.text)

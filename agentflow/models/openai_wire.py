@@ -104,6 +104,7 @@ class Chunk(msgspec.Struct):
     choices: list[WireChoice] | None = None
     usage: WireUsage | None = None
     error: Any = None
+    object: str | None = None
     x_groq: _Groq | None = None
 
 

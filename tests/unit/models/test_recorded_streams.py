@@ -240,6 +240,22 @@ async def test_counts_that_stand_elsewhere(server: str) -> None:
     assert (reply.usage.input_tokens, reply.usage.output_tokens) == (19, 4)
 
 
+@pytest.mark.parametrize(
+    ("said", "category"),
+    [
+        pytest.param({"type": "invalid_request_error", "code": None}, "invalid_input", id="mistral"),
+        pytest.param({"type": "BadRequestError", "code": 400}, "invalid_input", id="sglang"),
+        pytest.param({"type": "InternalServerError", "code": 500}, "transient", id="vllm"),
+    ],
+)
+async def test_an_error_that_is_the_event_itself(said: Any, category: str) -> None:
+    event = {"object": "error", "message": "it went wrong", "param": None, **said}
+    with pytest.raises(ModelError) as caught:
+        await complete(stream(delta(content="half"), event))
+    assert (caught.value.info.category, caught.value.partial) == (category, "half")
+    assert "it went wrong" in caught.value.info.message
+
+
 async def test_the_word_null_is_no_finish_reason_dashscope() -> None:
     reply, _ = await complete(stream(delta("null", content="a"), delta("null", content="b"), delta("stop")))
     assert (reply.message.content, reply.end) == ("ab", "complete")
