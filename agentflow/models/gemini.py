@@ -19,7 +19,10 @@ from agentflow.models.wire_answer import WireAnswer, WireCallBlock
 __all__ = ["OFFICIAL_URL", "GeminiProvider"]
 
 OFFICIAL_URL: Final = "https://generativelanguage.googleapis.com/v1beta"
-_WITHHELD: Final = frozenset({"LANGUAGE", "MODEL_ARMOR", "IMAGE_SAFETY"})
+_WITHHELD: Final = frozenset(
+    {"LANGUAGE", "MODEL_ARMOR", "IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"}
+)
+_arrays: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _events: Final = msgspec.json.Decoder(Event)
 
 
@@ -97,6 +100,10 @@ class GeminiAnswer(WireAnswer):
         """Add the data of one event. Raises ModelError and AnswerTooLong."""
         if data.strip() == b"[DONE]":  # of gateways; the API itself ends its stream without a word
             self.done = True
+            return
+        if data.lstrip().startswith(b"["):  # of a proxy that drops `alt=sse`
+            for raw in self.decode(data, _arrays):
+                self.take(bytes(raw))
             return
         event = self.decode(data, _events)
         if event.error is not None:

@@ -102,6 +102,7 @@ class ResponsesAnswer(WireAnswer):
     def __init__(self, *args: Any, output_limit: Any = None, **more: Any) -> None:
         super().__init__(*args, **more)
         self._output_limit = output_limit
+        self._has_cut_item = False
 
     def take(self, data: bytes) -> None:
         """Add the data of one event. Raises ModelError and AnswerTooLong."""
@@ -154,6 +155,7 @@ class ResponsesAnswer(WireAnswer):
 
     def _take_item(self, raw: msgspec.Raw) -> None:
         item = self.decode(bytes(raw), _items)
+        self._has_cut_item |= item.status == "incomplete"
         match item.type:
             case "function_call":
                 self.mark()
@@ -175,13 +177,16 @@ class ResponsesAnswer(WireAnswer):
                 pass  # items of functions that the provider runs itself
 
     def end(self) -> AnswerEnd:
-        """Return the end that status and reason mean; a response cut by a limit is never whole.
+        """Return the end that status and reason mean; a response cut by a limit is never whole, nor is one
+        with an item that is not.
 
         llama.cpp's server calls every response completed, so that one as long as its limit is taken as cut.
         """
         if self._status == "incomplete" and self.finish_reason == "incomplete":
             return "cut"
         end, limit = super().end(), self._output_limit
+        if end == "complete" and self._has_cut_item:
+            return "cut"
         if end == "complete" and isinstance(limit, int) and self.counted is not None:
             return "cut" if self.counted.output_tokens >= limit else end
         return end

@@ -94,6 +94,7 @@ class Item(msgspec.Struct):
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
+    status: str | None = None
     content: list[Content] | None = None
 
 

@@ -384,6 +384,18 @@ class TestGemini:
         assert error.info.code == "content_filtered"
         assert error.info.details == {"finish_reason": "OTHER"}
 
+    async def test_a_body_that_is_an_array_of_all_events_proxy(self) -> None:
+        for end in ("complete", "cut"):
+            reply = await complete(GEMINI, plain(200, GEMINI.events(["Grü", "ße"], CALLS, end)))
+            assert (reply.message.content, len(reply.message.tool_calls), reply.end) == ("Grüße", 2, end)
+        assert (await fail(GEMINI, plain(200, GEMINI.events(["a"], [], "complete")[:1]))).info.retryable
+
+    @pytest.mark.parametrize("reason", ["LANGUAGE", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"])
+    async def test_reasons_of_its_own_to_withhold(self, reason: str) -> None:
+        events = GEMINI.events(["a"], [], "complete")
+        events[-1]["candidates"][0]["finishReason"] = reason
+        assert (await fail(GEMINI, sending(encode(events)))).info.code == "content_filtered"
+
     async def test_parameters_have_their_own_names(self) -> None:
         parameters = {"max_tokens": 7, "stop": "END", "top_p": 0.5, "reasoning_effort": "low"}
         body = await sent(GEMINI, ask(parameters=parameters, extra={"cachedContent": "c"}))
@@ -433,6 +445,15 @@ class TestResponses:
         for limit, end in ((20, "cut"), (21, "complete")):
             reply = await complete(RESPONSES, stream, ask(parameters={"max_tokens": limit}))
             assert (reply.end, reply.provider_finish_reason) == (end, "completed")
+
+    async def test_a_response_with_an_item_that_is_not_whole_is_cut(self) -> None:
+        """Its arguments are empty, which those of a whole call may be too."""
+        events = RESPONSES.events([], [("p1", "crm__lookup", [])], "complete")
+        for event in events:
+            if event["type"] == "response.output_item.done":
+                event["item"]["status"] = "incomplete"
+        reply = await complete(RESPONSES, sending(encode(events)))
+        assert (reply.end, reply.message.tool_calls[0].arguments) == ("cut", "")
 
     async def test_a_refusal_of_the_model(self) -> None:
         events = RESPONSES.events([], [], "complete")
