@@ -53,6 +53,7 @@ PARAMETERS: Final = (
     "user",
 )
 _OUTPUT_LIMITS: Final = ("max_tokens", "max_completion_tokens")
+_LEAST_THINKING: Final = 1_024
 _EPHEMERAL: Final = {"type": "ephemeral"}
 _Count = int | float | None
 
@@ -164,6 +165,7 @@ def encode_request(
     _name_parameters(body)
     limit = take_output_limit(body, _OUTPUT_LIMITS)
     body["max_tokens"] = default_output_limit if limit is None else limit
+    _bound_thinking(body)
     body["model"] = request.model
     body["stream"] = True
     tools = [_tool(tool, names) for tool in request.tools]
@@ -188,6 +190,19 @@ def encode_request(
         messages[-1]["content"][-1] = {**messages[-1]["content"][-1], "cache_control": _EPHEMERAL}
     body["messages"] = messages
     return msgspec.json.encode(body)
+
+
+def _bound_thinking(body: dict[str, Any]) -> None:
+    """Keep the tokens for thoughts below the limit of the answer, which a budget may have lowered: the API
+    refuses a request in which they are not. Thoughts get three quarters, or none below their minimum."""
+    thinking, limit = object_of(body.get("thinking")), body["max_tokens"]
+    asked = thinking.get("budget_tokens")
+    if not isinstance(asked, int) or not isinstance(limit, int) or asked < limit:
+        return
+    left = limit * 3 // 4
+    body["thinking"] = (
+        {**thinking, "budget_tokens": left} if left >= _LEAST_THINKING else {"type": "disabled"}
+    )
 
 
 def _name_parameters(body: dict[str, Any]) -> None:

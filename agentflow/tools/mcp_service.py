@@ -372,6 +372,8 @@ class McpService(Service):
             text = f"its process ended{last}"
         elif isinstance(failure, OSError):
             text = failure.strerror or type(failure).__name__
+        elif (place := _wrong_member(failure)) is not None:
+            text = f"its answer has a wrong {place}"
         else:
             text = f"{failure}" or type(failure).__name__
         return shortened(self._values.mask(text))
@@ -402,6 +404,16 @@ def _tool(service: str, given: types.Tool, spec: ServiceSpec) -> Tool:
             description=given.description or given.title,
         ),
     )
+
+
+def _wrong_member(failure: BaseException) -> str | None:
+    """Return the place in an answer that is none of the protocol's."""
+    from pydantic import ValidationError
+
+    if not isinstance(failure, ValidationError):
+        return None
+    place = failure.errors(include_url=False, include_context=False, include_input=False)[0]["loc"]
+    return ".".join(str(part) for part in place) or "form"
 
 
 def _not_sent(failure: Exception | None) -> bool:

@@ -328,6 +328,21 @@ class TestMessages:
         assert (await sent(MESSAGES, ask()))["max_tokens"] == 32_000
         assert (await sent(MESSAGES, ask(parameters={"max_tokens": 7})))["max_tokens"] == 7
 
+    @pytest.mark.parametrize(
+        ("limit", "thinking"),
+        [
+            (20_000, {"type": "enabled", "budget_tokens": 10_000}),
+            (10_000, {"type": "enabled", "budget_tokens": 7_500}),
+            (1_366, {"type": "enabled", "budget_tokens": 1_024}),
+            (1_300, {"type": "disabled"}),
+        ],
+    )
+    async def test_thoughts_stay_below_a_limit_that_a_budget_lowered(
+        self, limit: int, thinking: dict[str, Any]
+    ) -> None:
+        asked = {"max_tokens": limit, "thinking": {"type": "enabled", "budget_tokens": 10_000}}
+        assert (await sent(MESSAGES, ask(parameters=asked)))["thinking"] == thinking
+
     async def test_neighbours_of_one_role_are_one_turn_and_results_come_first(self) -> None:
         reply = await complete(MESSAGES, sending(MESSAGES.stream(["Look:"], CALLS)))
         request = ask(tools=(LOOKUP,))
