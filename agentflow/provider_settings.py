@@ -29,8 +29,8 @@ class ProviderSettings(
     is the header that shows the key, if the server wants another one than its wire format. At most
     `max_concurrency` calls (8) are open at once, and at most so many requests and tokens are sent within any
     60 s; the limits are those of the key, shared by all runs of the process. Time limits are seconds, 0 is
-    none. `defaults` and `models` have fields of the profile of a model: limits in tokens,
-    prices in US dollars per million tokens, `schema_mode`, `parameters`.
+    none. `defaults` and `models` have fields of the profile of a model (ModelProfile): limits in tokens,
+    prices in US dollars per million tokens, `schema_mode`, `parameters`, …
     """
 
     kind: ProviderKind | None = None

@@ -20,11 +20,11 @@ _COMPLETE: Final = frozenset(
 )
 _CUT: Final = frozenset(
     {"length", "max_tokens", "max_output_tokens", "max_completion_tokens", "model_length"}
-    | {"model_context_window_exceeded"}
+    | {"model_context_window_exceeded", "token_limit"}
 )
 _WITHHELD: Final = frozenset(
     {"content_filter", "content_filtered", "refusal", "safety", "recitation", "blocklist"}
-    | {"prohibited_content", "sensitive", "spii", "guardrail_intervened", "image_safety"}
+    | {"prohibited_content", "sensitive", "spii", "guardrail_intervened", "image_safety", "error_toxic"}
 )
 
 

@@ -16,12 +16,13 @@ from agentflow.models.anthropic_wire import (
     WireUsage,
     counts_of,
     encode_request,
-    schema_way,
     usage_of,
 )
-from agentflow.models.base import DeltaSink, ModelProfile, ModelRequest
+from agentflow.models.base import DeltaSink, ModelProfile, ModelRequest, SchemaMode
 from agentflow.models.function_names import FunctionNames
+from agentflow.models.output_schemas import plain_schema, schema_mode, strict_schema
 from agentflow.models.streamed import ProviderOptions, StreamedProvider
+from agentflow.models.tool_choice import answer_function
 from agentflow.models.wire_answer import WireAnswer, WireCallBlock
 
 __all__ = ["API_VERSION", "OFFICIAL_URL", "AnthropicProvider"]
@@ -89,8 +90,16 @@ class AnthropicProvider(StreamedProvider):
             headers["anthropic-beta"] = ",".join(self._betas)
         return headers
 
-    def _encode(self, request: ModelRequest, names: FunctionNames) -> bytes:
-        profile = self.profile(request.model)
+    def _schema_mode(self, request: ModelRequest, profile: ModelProfile) -> SchemaMode | None:
+        """The provider itself takes closed object schemas of the keywords that it knows. A model that thinks
+        cannot be made to call a function, so that it is told in the prompt."""
+        mode, schema = schema_mode(request, profile), request.output_schema
+        if mode == "native" and isinstance(schema, dict) and not strict_schema(plain_schema(schema)):
+            mode = "tool"
+        thinks = "thinking" in {**request.extra, **request.parameters}
+        return "prompt" if mode == "tool" and thinks else mode
+
+    def _encode(self, request: ModelRequest, profile: ModelProfile, names: FunctionNames) -> bytes:
         # A prompt that no later turn repeats is not worth the price of writing it to the cache.
         caches = self._caches and (len(request.tools) > 0 or len(request.messages) > 2)
         return encode_request(
@@ -98,14 +107,13 @@ class AnthropicProvider(StreamedProvider):
             names,
             provider=self.name,
             default_output_limit=profile.max_output_tokens or _OUTPUT_LIMIT,
-            way=schema_way(request, profile.schema_mode),
             caches=caches,
         )
 
     def _new_answer(
         self, request: ModelRequest, names: FunctionNames, on_delta: DeltaSink | None
     ) -> AnthropicAnswer:
-        by_call = schema_way(request, self.profile(request.model).schema_mode) == "tool"
+        answer = answer_function(request)
         return AnthropicAnswer(
             self.name,
             request.model,
@@ -113,7 +121,7 @@ class AnthropicProvider(StreamedProvider):
             on_delta,
             self._max_answer_bytes,
             key=self._key,
-            answer_function=by_call,
+            answer_function=answer and names.write(answer),
         )
 
 

@@ -6,7 +6,7 @@ Pure translation; no I/O and no error categories.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -14,10 +14,9 @@ from agentflow.definition.conversation import Message, ToolSchema, Usage
 from agentflow.models.base import ModelRequest
 from agentflow.models.event_json import object_of, token_count
 from agentflow.models.function_names import FunctionNames
-from agentflow.models.output_schemas import plain_schema, schema_in_words, strict_schema
+from agentflow.models.output_schemas import plain_schema
 from agentflow.models.parameters import take_output_limit
-from agentflow.models.tool_choice import PARAMETER, tool_choice
-from agentflow.models.wire_answer import ANSWER_FUNCTION
+from agentflow.models.tool_choice import PARAMETER, answer_function, tool_choice
 
 __all__ = [
     "FORMAT",
@@ -25,11 +24,9 @@ __all__ = [
     "Block",
     "Delta",
     "Event",
-    "SchemaWay",
     "WireUsage",
     "counts_of",
     "encode_request",
-    "schema_way",
     "usage_of",
 ]
 
@@ -56,9 +53,9 @@ PARAMETERS: Final = (
     "user",
 )
 _OUTPUT_LIMITS: Final = ("max_tokens", "max_completion_tokens")
+_LEAST_THINKING: Final = 1_024
 _EPHEMERAL: Final = {"type": "ephemeral"}
 _Count = int | float | None
-SchemaWay = Literal["native", "tool", "words"]
 
 
 class _OutputDetails(msgspec.Struct):
@@ -151,59 +148,34 @@ def counts_of(usage: WireUsage) -> dict[str, int]:
     return {name: token_count(count) for name, count in given.items() if count is not None}
 
 
-def schema_way(request: ModelRequest, mode: Literal["native", "tool"]) -> SchemaWay | None:
-    """Return how the model is asked to answer by the schema of the request; None without one.
-
-    The provider itself takes closed object schemas of the keywords that it knows. A model that thinks cannot
-    be made to call a function, so that it is told in words.
-    """
-    schema = request.output_schema
-    if schema is None:
-        return None
-    if isinstance(schema, bool) or schema.get("type") != "object":
-        return "words"
-    if mode == "native" and strict_schema(plain_schema(schema)):
-        return "native"
-    return "words" if "thinking" in {**request.extra, **request.parameters} else "tool"
-
-
 def encode_request(
     request: ModelRequest,
     names: FunctionNames,
     *,
     provider: str,
     default_output_limit: int,
-    way: SchemaWay | None,
     caches: bool,
 ) -> bytes:
     """Return the JSON body. Parameters and `extra` never replace what the request itself says.
 
     With `caches` the prompt is cached up to the end of the system prompt and of the conversation, which the
-    next turn repeats. `way` is that of `schema_way`.
+    next turn repeats.
     """
     body: dict[str, Any] = {**request.extra, **request.parameters}
     _name_parameters(body)
     limit = take_output_limit(body, _OUTPUT_LIMITS)
     body["max_tokens"] = default_output_limit if limit is None else limit
+    _bound_thinking(body)
     body["model"] = request.model
     body["stream"] = True
     tools = [_tool(tool, names) for tool in request.tools]
     choice = body.pop(PARAMETER, None)
-    if PARAMETER in request.parameters:
+    if PARAMETER in request.parameters or answer_function(request) is not None:
         choice = tool_choice(request)
     system, messages = _conversation(request.messages, names, provider)
-    schema = request.output_schema
-    if way == "words" and schema is not None:
-        system.append(schema_in_words(schema))
-    elif isinstance(schema, dict):
-        plain = plain_schema(schema)
-        if way == "native":
-            form = {"format": {"type": "json_schema", "schema": plain}}
-            body["output_config"] = object_of(body.get("output_config")) | form
-        else:
-            description = "Give the final answer, as the only call, when no other function is needed."
-            tools.append({"name": ANSWER_FUNCTION, "description": description, "input_schema": plain})
-            choice = {"type": "any"} if request.tools else {"type": "tool", "name": ANSWER_FUNCTION}
+    if isinstance(request.output_schema, dict):
+        form = {"format": {"type": "json_schema", "schema": plain_schema(request.output_schema)}}
+        body["output_config"] = object_of(body.get("output_config")) | form
     if tools:
         body["tools"] = tools
         written = _choice(choice, names, request.parallel_tool_calls)
@@ -218,6 +190,19 @@ def encode_request(
         messages[-1]["content"][-1] = {**messages[-1]["content"][-1], "cache_control": _EPHEMERAL}
     body["messages"] = messages
     return msgspec.json.encode(body)
+
+
+def _bound_thinking(body: dict[str, Any]) -> None:
+    """Keep the tokens for thoughts below the limit of the answer, which a budget may have lowered: the API
+    refuses a request in which they are not. Thoughts get three quarters, or none below their minimum."""
+    thinking, limit = object_of(body.get("thinking")), body["max_tokens"]
+    asked = thinking.get("budget_tokens")
+    if not isinstance(asked, int) or not isinstance(limit, int) or asked < limit:
+        return
+    left = limit * 3 // 4
+    body["thinking"] = (
+        {**thinking, "budget_tokens": left} if left >= _LEAST_THINKING else {"type": "disabled"}
+    )
 
 
 def _name_parameters(body: dict[str, Any]) -> None:

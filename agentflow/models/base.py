@@ -27,10 +27,12 @@ __all__ = [
     "ModelResolutionError",
     "RateLimits",
     "ReportedLimit",
+    "SchemaMode",
     "TokenKind",
 ]
 
 TokenKind = Literal["output", "thinking"]
+SchemaMode = Literal["native", "tool", "prompt"]
 AnswerEnd = Literal["complete", "cut", "withheld", "failed"]
 """How an answer ended: whole; cut off by a limit of length; withheld by a filter or refused by the model;
 failed at the provider, so that the same call may be made again."""
@@ -62,8 +64,17 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     first_byte_timeout: float | None = 120.0
     parameters: tuple[str, ...] | None = None
     count_tokens: Callable[[str], int] | None = None
-    schema_mode: Literal["native", "tool"] = "native"
-    """How a model answers by a schema: by the provider's own means, or by the call of a function."""
+    schema_mode: SchemaMode = "native"
+    """How a model is asked to answer by a schema: by the provider's own means, by the call of a function that
+    it must make, or in the prompt. An answer is validated, and repaired, in each of them."""
+    schema_mode_with_functions: SchemaMode | None = None
+    """The mode of requests that offer functions too; None is `schema_mode`. A server that writes every answer
+    by the grammar of its schema never calls a function beside one."""
+    stream_options: bool = True
+    """Whether a chat completion asks for its usage by `stream_options`."""
+    output_limit_name: Literal["max_tokens", "max_completion_tokens"] | None = None
+    """How a chat completion names the limit of its answer; None is the name that the official service, or the
+    servers that speak like it, take."""
     reasoning_fields: tuple[str, ...] = ("reasoning_details",)
     """Fields of a chat completion with reasoning that the server wants back in the next turn."""
     cache_write_price: float | None = None

@@ -74,6 +74,10 @@ _UNSUPPORTED: Final = frozenset(
 _UNKNOWN_MEMBER: Final = (
     re.compile(r"^(\w+): Extra inputs are not permitted"),  # Anthropic
     re.compile(r"^`(\w+)` is (?:not supported|deprecated) (?:for|on|with) this model"),  # Anthropic
+    re.compile(r"^Unrecognized request arguments? supplied: (\w+)"),  # OpenAI, Azure
+    re.compile(r"^property '(\w+)' is unsupported"),  # Groq
+    re.compile(r"""^Invalid JSON payload received\. Unknown name "(\w+)\""""),  # Gemini
+    re.compile(r".*'extra_forbidden', 'loc': \('body', '(\w+)'"),  # vLLM
 )
 _STATUS_IN_TEXT: Final = re.compile(r"\b(?:HTTP|status(?: code)?:?)\s*([45]\d\d)\b", re.IGNORECASE)
 KEY_LIKE: Final = re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_*.\-]{6,}|\bAIza[\w\-]{20,}|\bBearer\s+\S+")

@@ -8,16 +8,21 @@ from urllib.parse import quote
 
 import msgspec
 
-from agentflow.models.base import AnswerEnd, DeltaSink, ModelProfile, ModelRequest
+from agentflow.models.base import AnswerEnd, DeltaSink, ModelProfile, ModelRequest, SchemaMode
 from agentflow.models.function_names import FunctionNames
 from agentflow.models.gemini_wire import FORMAT, PARAMETERS, Event, Part, encode_request, usage_of
+from agentflow.models.output_schemas import schema_mode
 from agentflow.models.streamed import ProviderOptions, StreamedProvider
+from agentflow.models.tool_choice import answer_function
 from agentflow.models.wire_answer import WireAnswer, WireCallBlock
 
 __all__ = ["OFFICIAL_URL", "GeminiProvider"]
 
 OFFICIAL_URL: Final = "https://generativelanguage.googleapis.com/v1beta"
-_WITHHELD: Final = frozenset({"LANGUAGE", "MODEL_ARMOR", "IMAGE_SAFETY"})
+_WITHHELD: Final = frozenset(
+    {"LANGUAGE", "MODEL_ARMOR", "IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"}
+)
+_arrays: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _events: Final = msgspec.json.Decoder(Event)
 
 
@@ -58,13 +63,29 @@ class GeminiProvider(StreamedProvider):
     def _authorization(self) -> dict[str, str]:
         return {"x-goog-api-key": self._key} if self._key else {}
 
-    def _encode(self, request: ModelRequest, names: FunctionNames) -> bytes:
+    def _schema_mode(self, request: ModelRequest, profile: ModelProfile) -> SchemaMode | None:
+        """The provider itself takes schemas of any value."""
+        mode = schema_mode(request, profile)
+        beside = profile.schema_mode_with_functions if request.tools else None
+        is_native = isinstance(request.output_schema, dict) and (beside or profile.schema_mode) == "native"
+        return "native" if is_native else mode
+
+    def _encode(self, request: ModelRequest, profile: ModelProfile, names: FunctionNames) -> bytes:
         return encode_request(request, names, provider=self.name)
 
     def _new_answer(
         self, request: ModelRequest, names: FunctionNames, on_delta: DeltaSink | None
     ) -> GeminiAnswer:
-        return GeminiAnswer(self.name, request.model, names, on_delta, self._max_answer_bytes, key=self._key)
+        answer = answer_function(request)
+        return GeminiAnswer(
+            self.name,
+            request.model,
+            names,
+            on_delta,
+            self._max_answer_bytes,
+            key=self._key,
+            answer_function=answer and names.write(answer),
+        )
 
 
 class GeminiAnswer(WireAnswer):
@@ -79,6 +100,10 @@ class GeminiAnswer(WireAnswer):
         """Add the data of one event. Raises ModelError and AnswerTooLong."""
         if data.strip() == b"[DONE]":  # of gateways; the API itself ends its stream without a word
             self.done = True
+            return
+        if data.lstrip().startswith(b"["):  # of a proxy that drops `alt=sse`
+            for raw in self.decode(data, _arrays):
+                self.take(bytes(raw))
             return
         event = self.decode(data, _events)
         if event.error is not None:

@@ -14,9 +14,9 @@ from agentflow.definition.conversation import Message, ToolSchema, Usage
 from agentflow.models.base import ModelRequest
 from agentflow.models.event_json import token_count
 from agentflow.models.function_names import FunctionNames
-from agentflow.models.output_schemas import plain_schema, schema_in_words
+from agentflow.models.output_schemas import plain_schema
 from agentflow.models.parameters import take_output_limit
-from agentflow.models.tool_choice import PARAMETER, tool_choice
+from agentflow.models.tool_choice import PARAMETER, answer_function, tool_choice
 
 __all__ = ["FORMAT", "PARAMETERS", "Candidate", "Event", "Part", "WireUsage", "encode_request", "usage_of"]
 
@@ -127,19 +127,16 @@ def encode_request(request: ModelRequest, names: FunctionNames, *, provider: str
     if effort is not None:
         generation.setdefault("thinkingConfig", {"thinkingLevel": str(effort).upper()})
     choice = given.pop(PARAMETER, None)
-    if choice is not None:
+    if choice is not None or answer_function(request) is not None:
         choice = tool_choice(request)
     safety = given.pop("safety_settings", None)
     body: dict[str, Any] = {**request.extra, **given}
     if safety is not None:
         body["safetySettings"] = safety
     system, contents = _conversation(request.messages, names, provider)
-    schema = request.output_schema
-    if isinstance(schema, dict) and not request.tools:
+    if isinstance(request.output_schema, dict):
         generation["responseMimeType"] = "application/json"
-        generation["responseJsonSchema"] = plain_schema(schema)
-    elif schema is not None:  # beside functions the API takes no schema
-        system.append(schema_in_words(schema))
+        generation["responseJsonSchema"] = plain_schema(request.output_schema)
     more = body.get("generationConfig")
     if generation or isinstance(more, dict):
         body["generationConfig"] = {

@@ -18,6 +18,8 @@ from agentflow.models.openai_answer import Answer
 from agentflow.models.openai_parameters import COMPATIBLE, OFFICIAL
 from agentflow.models.openai_wire import FORMAT, Chunk, decode_chunk, encode_request, usage_of
 from agentflow.models.streamed import ProviderOptions, StreamedProvider
+from agentflow.models.tool_choice import answer_function
+from agentflow.models.wire_answer import split_answer
 
 __all__ = ["OFFICIAL_URL", "OpenAIProvider"]
 
@@ -40,7 +42,6 @@ class OpenAIProvider(StreamedProvider):
     ) -> None:
         super().__init__(base_url=base_url, api_key=api_key, name=name, **more)
         self._is_official = self._base_url == OFFICIAL_URL
-        self._output_limit_key = "max_completion_tokens" if self._is_official else "max_tokens"
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> OpenAIProvider:
@@ -55,6 +56,8 @@ class OpenAIProvider(StreamedProvider):
         """Return the table's entry; any other model is taken to call functions and answer by schema,
         unpriced. The parameters are those of the official service, or of the servers that speak like it."""
         profile = super().profile(model)
+        if profile.output_limit_name is None and self._is_official:
+            profile = msgspec.structs.replace(profile, output_limit_name="max_completion_tokens")
         if profile.parameters is not None:
             return profile
         return msgspec.structs.replace(profile, parameters=OFFICIAL if self._is_official else COMPATIBLE)
@@ -65,28 +68,42 @@ class OpenAIProvider(StreamedProvider):
     def _authorization(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self._key}"} if self._key else {}
 
-    def _encode(self, request: ModelRequest, names: FunctionNames) -> bytes:
-        return encode_request(request, names, provider=self.name, output_limit_key=self._output_limit_key)
+    def _encode(self, request: ModelRequest, profile: ModelProfile, names: FunctionNames) -> bytes:
+        return encode_request(
+            request,
+            names,
+            provider=self.name,
+            output_limit_name=profile.output_limit_name,
+            stream_options=profile.stream_options,
+        )
 
     def _new_answer(
         self, request: ModelRequest, names: FunctionNames, on_delta: DeltaSink | None
     ) -> _ChatAnswer:
         fields = self.profile(request.model).reasoning_fields
         kept = Answer(on_delta, self._max_answer_bytes, reasoning_fields=fields)
-        return _ChatAnswer(kept, request.model, names, self.name, self._key)
+        answer = answer_function(request)
+        return _ChatAnswer(kept, request.model, names, self.name, self._key, answer and names.write(answer))
 
 
 class _ChatAnswer:
     """A chat completion as the events of its stream arrive."""
 
     def __init__(
-        self, kept: Answer, model: str, names: FunctionNames, provider: str, key: str | None
+        self,
+        kept: Answer,
+        model: str,
+        names: FunctionNames,
+        provider: str,
+        key: str | None,
+        answer_function: str | None,
     ) -> None:
         self._kept = kept
         self._model = model
         self._names = names
         self._provider = provider
         self._key = key
+        self._answer_function = answer_function
 
     @property
     def text(self) -> str:
@@ -115,7 +132,9 @@ class _ChatAnswer:
             found = undecodable(failure, Chunk) if is_json else str(failure)
             problem = faults.redact(f"the answer is not a chat completion: {found}", self._key)
             raise faults.broken_answer(self._provider, problem, partial=self.text) from None
-        errors = (chunk.error, *(choice.error for choice in chunk.choices or ()))
+        # Mistral and SGLang send what went wrong as the event itself.
+        bare = msgspec.json.decode(data) if chunk.object == "error" else None
+        errors = (chunk.error or bare, *(choice.error for choice in chunk.choices or ()))
         for error in errors:
             if error is not None:
                 raise faults.from_stream(self._provider, error, secret=self._key, partial=self.text)
@@ -137,21 +156,26 @@ class _ChatAnswer:
         if end == "failed":
             raise faults.failed_answer(self._provider, reason, kept.has_choice, partial=kept.text)
         whole = end == "complete"
+        said = split_answer(
+            [(c.name, c.id, c.arguments) for c in kept.calls], kept.reasoning, self._answer_function
+        )
         calls = tuple(
             ToolCall(
                 id=new_call_id(),
-                name=self._names.read(call.name),
-                arguments=call.arguments or ("{}" if whole else ""),
-                provider_id=call.id,
+                name=self._names.read(name),
+                arguments=arguments or ("{}" if whole else ""),
+                provider_id=id,
             )
-            for call in kept.calls
+            for name, id, arguments in said.calls
         )
         parts = tuple(
-            ReasoningPart(provider=self._provider, format=FORMAT, data=data) for data in kept.reasoning
+            ReasoningPart(provider=self._provider, format=FORMAT, data=data) for data in said.reasoning
         )
+        text = kept.text if said.answer is None else said.answer
+        ended = "tool_calls" if calls else (reason or "stop") if said.answer is None else "stop"
         return ModelReply(
-            message=Message(role="assistant", content=kept.text, tool_calls=calls, reasoning=parts),
-            finish_reason=("tool_calls" if calls else reason or "stop") if whole else "length",
+            message=Message(role="assistant", content=text, tool_calls=calls, reasoning=parts),
+            finish_reason=ended if whole else "length",
             response_model=kept.model or self._model,
             end=end,
             provider_finish_reason=reason,

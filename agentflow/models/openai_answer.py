@@ -117,16 +117,17 @@ class Answer(Accumulator):
         """
         self.model = chunk.model or self.model
         self.response_id = chunk.id or self.response_id
-        self.usage = chunk.usage or self.usage
+        self.usage = chunk.usage or (chunk.x_groq.usage if chunk.x_groq else None) or self.usage
         choice = _first(chunk.choices or ())
         if choice is None:
             return
+        self.usage = choice.usage or self.usage
         self.has_choice = True
         # Some servers end a stream with the whole message once more.
         part = choice.delta or (None if self._has_content else choice.message)
         if part is not None and self._take_part(part):
             self._has_ended, self._has_content = False, True
-        if choice.finish_reason:
+        if choice.finish_reason and choice.finish_reason != "null":
             self._has_ended = True
             if end_of(self.finish_reason or "stop") == "complete":
                 self.finish_reason = choice.finish_reason

@@ -14,7 +14,7 @@ from agentflow.definition.conversation import MediaPart, Message, ToolSchema, Us
 from agentflow.models.base import ModelRequest
 from agentflow.models.event_json import decode_event, token_count
 from agentflow.models.function_names import FunctionNames
-from agentflow.models.output_schemas import plain_schema, schema_in_words, strict_schema
+from agentflow.models.output_schemas import plain_schema, strict_schema
 from agentflow.models.tool_choice import PARAMETER, chosen_function, tool_choice
 
 __all__ = [
@@ -49,7 +49,9 @@ class WireUsage(msgspec.Struct):
     completion_tokens: _Count = None
     prompt_tokens_details: _Details | None = None
     completion_tokens_details: _Details | None = None
+    total_tokens: _Count = None
     prompt_cache_hit_tokens: _Count = None
+    cached_tokens: _Count = None
 
 
 class WireFunction(msgspec.Struct):
@@ -87,6 +89,11 @@ class WireChoice(msgspec.Struct):
     message: WireText | None = None
     finish_reason: str | None = None
     error: Any = None
+    usage: WireUsage | None = None
+
+
+class _Groq(msgspec.Struct):
+    usage: WireUsage | None = None
 
 
 class Chunk(msgspec.Struct):
@@ -97,6 +104,8 @@ class Chunk(msgspec.Struct):
     choices: list[WireChoice] | None = None
     usage: WireUsage | None = None
     error: Any = None
+    object: str | None = None
+    x_groq: _Groq | None = None
 
 
 _chunks: Final = msgspec.json.Decoder(Chunk)
@@ -112,16 +121,20 @@ def encode_request(
     names: FunctionNames,
     *,
     provider: str = FORMAT,
-    output_limit_key: str = "max_tokens",
+    output_limit_name: str | None = None,
+    stream_options: bool = True,
 ) -> bytes:
-    """Return the JSON body. Parameters and `extra` never replace what the request itself says."""
+    """Return the JSON body. Parameters and `extra` never replace what the request itself says.
+
+    The limit of the answer keeps the name that it has if `output_limit_name` is None.
+    """
     body: dict[str, Any] = {**request.extra, **request.parameters}
-    _name_output_limit(body, output_limit_key)
+    _name_output_limit(body, output_limit_name)
     body["model"] = request.model
     body["stream"] = True
-    options = body.get("stream_options")
-    body["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
-    messages = list(request.messages)
+    options = body.pop("stream_options", None)
+    if stream_options:
+        body["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
     if PARAMETER in request.parameters:
         del body[PARAMETER]
     if request.tools:
@@ -133,39 +146,44 @@ def encode_request(
             body[PARAMETER] = choice
         if not request.parallel_tool_calls:
             body["parallel_tool_calls"] = False
-    schema = request.output_schema
-    if isinstance(schema, dict) and schema.get("type") == "object":
-        body["response_format"] = _response_format(schema)
-    elif schema is not None:
-        # The protocol takes object schemas only; others stand in the prompt, and the caller validates.
-        messages.insert(_after_system(messages), Message(role="system", content=schema_in_words(schema)))
-    body["messages"] = _messages(messages, names, provider)
+    if isinstance(request.output_schema, dict):
+        body["response_format"] = _response_format(request.output_schema)
+    body["messages"] = _messages(request.messages, names, provider)
     return msgspec.json.encode(body)
 
 
-def _name_output_limit(body: dict[str, Any], key: str) -> None:
+def _name_output_limit(body: dict[str, Any], key: str | None) -> None:
     """Write the limit of the answer under the server's name for it; of two limits the lower one holds, since
     a budget counts on it."""
     limits = {name: body[name] for name in ("max_tokens", "max_completion_tokens") if name in body}
-    if len(limits) == 2 or (key != "max_tokens" and "max_tokens" in limits):
+    if len(limits) == 2 or (limits and key is not None and key not in limits):
         counts = [limit for limit in limits.values() if isinstance(limit, int | float)]
         for name in limits:
             del body[name]
-        body[key] = min(counts) if counts else next(iter(limits.values()))
+        body[key or "max_tokens"] = min(counts) if counts else next(iter(limits.values()))
 
 
 def usage_of(wire: WireUsage | None) -> Usage:
-    """Return the usage without cost; zeros where the server does not count."""
+    """Return the usage without cost; zeros where the server does not count.
+
+    xAI and Gemini's compatible server leave reasoning out of `completion_tokens`; what their total has beyond
+    the prompt is what they wrote, and charge.
+    """
     if wire is None:
         return Usage(model_calls=1)
     details, written = wire.prompt_tokens_details, wire.completion_tokens_details
-    cached = details.cached_tokens if details else None
+    caches = (details.cached_tokens if details else None, wire.prompt_cache_hit_tokens, wire.cached_tokens)
+    cached = token_count(next((count for count in caches if count is not None), None))
+    read, said = token_count(wire.prompt_tokens), token_count(wire.completion_tokens)
+    beyond = token_count(wire.total_tokens) - read - said
+    unsaid = beyond if beyond > 0 and beyond != cached else 0  # some count the cache beside the prompt
+    reasoning = token_count(written.reasoning_tokens if written else None)
     return Usage(
-        input_tokens=token_count(wire.prompt_tokens),
-        output_tokens=token_count(wire.completion_tokens),
-        cache_read_input_tokens=token_count(wire.prompt_cache_hit_tokens if cached is None else cached),
+        input_tokens=read,
+        output_tokens=said + unsaid,
+        cache_read_input_tokens=cached,
         cache_creation_input_tokens=token_count(details.cache_write_tokens if details else None),
-        reasoning_output_tokens=token_count(written.reasoning_tokens if written else None),
+        reasoning_output_tokens=max(reasoning, unsaid),
         model_calls=1,
     )
 
@@ -183,10 +201,6 @@ def _response_format(schema: dict[str, Any]) -> dict[str, Any]:
     plain = plain_schema(schema)
     answer = {"name": "answer", "schema": plain, "strict": strict_schema(plain)}
     return {"type": "json_schema", "json_schema": answer}
-
-
-def _after_system(messages: Sequence[Message]) -> int:
-    return next((i for i, m in enumerate(messages) if m.role != "system"), len(messages))
 
 
 def _messages(messages: Sequence[Message], names: FunctionNames, provider: str) -> list[dict[str, Any]]:

@@ -7,8 +7,12 @@ from typing import Any, Final, cast
 
 import msgspec
 
-__all__ = ["plain_schema", "schema_in_words", "strict_schema"]
+from agentflow.definition.conversation import Message, ToolSchema
+from agentflow.models.base import ModelProfile, ModelRequest, SchemaMode
 
+__all__ = ["AnswerFunction", "plain_schema", "schema_mode", "shape_request", "strict_schema"]
+
+_WHEN_TO_ANSWER: Final = "Give the final answer, as the only call, when no other function is needed."
 _STRICT_KEYS: Final = frozenset(
     {
         "type",
@@ -67,8 +71,47 @@ def _sendable(schema: Any) -> Any:
     return found
 
 
-def schema_in_words(schema: dict[str, Any] | bool) -> str:
-    """Return the sentence of a prompt that asks for an answer by the schema."""
+class AnswerFunction(ToolSchema, frozen=True):
+    """The function by whose call a model answers by a schema."""
+
+
+def schema_mode(request: ModelRequest, profile: ModelProfile) -> SchemaMode | None:
+    """Return how the model is asked to answer by the schema of the request; None without one. Functions take
+    objects only, as do most providers."""
+    schema = request.output_schema
+    if schema is None:
+        return None
+    if not isinstance(schema, dict) or schema.get("type") != "object":
+        return "prompt"
+    beside = profile.schema_mode_with_functions if request.tools else None
+    return beside or profile.schema_mode
+
+
+def shape_request(request: ModelRequest, mode: SchemaMode | None) -> ModelRequest:
+    """Return the request with its schema where the mode wants it: in place, as the function that gives the
+    answer, or in the prompt."""
+    schema = request.output_schema
+    if mode == "tool" and isinstance(schema, dict):
+        function = AnswerFunction(
+            name=_free_name(request), description=_WHEN_TO_ANSWER, input_schema=plain_schema(schema)
+        )
+        return msgspec.structs.replace(request, tools=(*request.tools, function), output_schema=None)
+    if mode != "prompt" or schema is None:
+        return request
+    place = next((i for i, m in enumerate(request.messages) if m.role != "system"), len(request.messages))
+    words = Message(role="system", content=_in_words(schema))
+    messages = (*request.messages[:place], words, *request.messages[place:])
+    return msgspec.structs.replace(request, messages=messages, output_schema=None)
+
+
+def _free_name(request: ModelRequest) -> str:
+    taken, name = {tool.name for tool in request.tools}, "answer"
+    while name in taken:
+        name = f"final_{name}"
+    return name
+
+
+def _in_words(schema: dict[str, Any] | bool) -> str:
     if isinstance(schema, bool) or not schema:
         return "Answer with one JSON value and nothing else."
     text = msgspec.json.encode(schema).decode()

@@ -10,8 +10,10 @@ import msgspec
 from agentflow.models.base import AnswerEnd, DeltaSink, ModelProfile, ModelRequest
 from agentflow.models.function_names import FunctionNames
 from agentflow.models.openai import OFFICIAL_URL
+from agentflow.models.parameters import take_output_limit
 from agentflow.models.responses_wire import (
     FORMAT,
+    OUTPUT_LIMITS,
     PARAMETERS,
     Event,
     Item,
@@ -20,6 +22,7 @@ from agentflow.models.responses_wire import (
     usage_of,
 )
 from agentflow.models.streamed import ProviderOptions, StreamedProvider
+from agentflow.models.tool_choice import answer_function
 from agentflow.models.wire_answer import WireAnswer, WireCallBlock
 
 __all__ = ["OFFICIAL_URL", "ResponsesProvider"]
@@ -65,14 +68,22 @@ class ResponsesProvider(StreamedProvider):
     def _authorization(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self._key}"} if self._key else {}
 
-    def _encode(self, request: ModelRequest, names: FunctionNames) -> bytes:
+    def _encode(self, request: ModelRequest, profile: ModelProfile, names: FunctionNames) -> bytes:
         return encode_request(request, names, provider=self.name)
 
     def _new_answer(
         self, request: ModelRequest, names: FunctionNames, on_delta: DeltaSink | None
     ) -> ResponsesAnswer:
+        answer = answer_function(request)
         return ResponsesAnswer(
-            self.name, request.model, names, on_delta, self._max_answer_bytes, key=self._key
+            self.name,
+            request.model,
+            names,
+            on_delta,
+            self._max_answer_bytes,
+            key=self._key,
+            answer_function=answer and names.write(answer),
+            output_limit=take_output_limit(dict(request.parameters), OUTPUT_LIMITS),
         )
 
 
@@ -87,6 +98,11 @@ class ResponsesAnswer(WireAnswer):
     format = FORMAT
 
     _status: str | None = None
+
+    def __init__(self, *args: Any, output_limit: Any = None, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._output_limit = output_limit
+        self._has_cut_item = False
 
     def take(self, data: bytes) -> None:
         """Add the data of one event. Raises ModelError and AnswerTooLong."""
@@ -139,6 +155,7 @@ class ResponsesAnswer(WireAnswer):
 
     def _take_item(self, raw: msgspec.Raw) -> None:
         item = self.decode(bytes(raw), _items)
+        self._has_cut_item |= item.status == "incomplete"
         match item.type:
             case "function_call":
                 self.mark()
@@ -160,7 +177,16 @@ class ResponsesAnswer(WireAnswer):
                 pass  # items of functions that the provider runs itself
 
     def end(self) -> AnswerEnd:
-        """Return the end that status and reason mean; a response cut by a limit is never whole."""
+        """Return the end that status and reason mean; a response cut by a limit is never whole, nor is one
+        with an item that is not.
+
+        llama.cpp's server calls every response completed, so that one as long as its limit is taken as cut.
+        """
         if self._status == "incomplete" and self.finish_reason == "incomplete":
             return "cut"
-        return super().end()
+        end, limit = super().end(), self._output_limit
+        if end == "complete" and self._has_cut_item:
+            return "cut"
+        if end == "complete" and isinstance(limit, int) and self.counted is not None:
+            return "cut" if self.counted.output_tokens >= limit else end
+        return end

@@ -15,11 +15,21 @@ from agentflow.models.base import ModelRequest
 from agentflow.models.event_json import object_of, token_count
 from agentflow.models.function_names import FunctionNames
 from agentflow.models.openai_wire import data_url
-from agentflow.models.output_schemas import plain_schema, schema_in_words, strict_schema
+from agentflow.models.output_schemas import plain_schema, strict_schema
 from agentflow.models.parameters import take_output_limit
-from agentflow.models.tool_choice import PARAMETER, chosen_function, tool_choice
+from agentflow.models.tool_choice import PARAMETER, answer_function, chosen_function, tool_choice
 
-__all__ = ["FORMAT", "PARAMETERS", "Event", "Item", "WireResponse", "WireUsage", "encode_request", "usage_of"]
+__all__ = [
+    "FORMAT",
+    "OUTPUT_LIMITS",
+    "PARAMETERS",
+    "Event",
+    "Item",
+    "WireResponse",
+    "WireUsage",
+    "encode_request",
+    "usage_of",
+]
 
 FORMAT: Final = "openai-responses"
 PARAMETERS: Final = (
@@ -45,7 +55,7 @@ PARAMETERS: Final = (
     "user",
     "verbosity",
 )
-_OUTPUT_LIMITS: Final = ("max_output_tokens", "max_completion_tokens", "max_tokens")
+OUTPUT_LIMITS: Final = ("max_output_tokens", "max_completion_tokens", "max_tokens")
 _ENCRYPTED: Final = "reasoning.encrypted_content"
 _Count = int | float | None
 
@@ -84,6 +94,7 @@ class Item(msgspec.Struct):
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
+    status: str | None = None
     content: list[Content] | None = None
 
 
@@ -138,7 +149,7 @@ def encode_request(request: ModelRequest, names: FunctionNames, *, provider: str
     encrypted and is sent back.
     """
     body: dict[str, Any] = {**request.extra, **request.parameters}
-    limit = take_output_limit(body, _OUTPUT_LIMITS)
+    limit = take_output_limit(body, OUTPUT_LIMITS)
     if limit is not None:
         body["max_output_tokens"] = limit
     effort = body.pop("reasoning_effort", None)
@@ -153,29 +164,24 @@ def encode_request(request: ModelRequest, names: FunctionNames, *, provider: str
         body["include"] = include if _ENCRYPTED in include else [*include, _ENCRYPTED]
     body["model"] = request.model
     body["stream"] = True
-    schema = request.output_schema
-    messages = list(request.messages)
-    if isinstance(schema, dict) and schema.get("type") == "object":
-        plain = plain_schema(schema)
+    if isinstance(request.output_schema, dict):
+        plain = plain_schema(request.output_schema)
         form = {"type": "json_schema", "name": "answer", "schema": plain, "strict": strict_schema(plain)}
         text["format"] = form
-    elif schema is not None:
-        place = next((i for i, m in enumerate(messages) if m.role != "system"), len(messages))
-        messages.insert(place, Message(role="system", content=schema_in_words(schema)))
     if text:
         body["text"] = text
     if request.tools:
         body["tools"] = [_tool(tool, names) for tool in request.tools]
         if not request.parallel_tool_calls:
             body["parallel_tool_calls"] = False
-    if PARAMETER in request.parameters:
-        del body[PARAMETER]
+    if PARAMETER in request.parameters or answer_function(request) is not None:
+        body.pop(PARAMETER, None)
         choice, function = tool_choice(request), chosen_function(request)
         if function is not None:
             choice = {"type": "function", "name": names.write(function)}
         if choice is not None:
             body[PARAMETER] = choice
-    body["input"] = _items(messages, names, provider)
+    body["input"] = _items(request.messages, names, provider)
     return msgspec.json.encode(body)
 
 

@@ -25,11 +25,20 @@ from agentflow.events.tracing import outgoing_headers
 from agentflow.logs import get_logger
 from agentflow.models import faults
 from agentflow.models.accumulator import MAX_ANSWER_BYTES, AnswerTooLong
-from agentflow.models.base import DeltaSink, ModelError, ModelProfile, ModelReply, ModelRequest
+from agentflow.models.base import (
+    DeltaSink,
+    ModelError,
+    ModelProfile,
+    ModelReply,
+    ModelRequest,
+    SchemaMode,
+)
 from agentflow.models.endpoint import Endpoint
 from agentflow.models.function_names import FunctionNames
 from agentflow.models.http import AnswerTooLarge, HttpClient, HttpFailure
+from agentflow.models.output_schemas import schema_mode, shape_request
 from agentflow.models.rate_limits import RateLimits, ReportedLimit
+from agentflow.models.refused_parts import RefusedParts
 from agentflow.models.sse import EventDecoder, StreamTooLong, is_event_stream
 from agentflow.models.table import known_profile
 from agentflow.models.traffic import ModelResponse, send
@@ -43,7 +52,6 @@ _STREAM_OVERHEAD: Final = 4
 """A stream may have this many times the bytes of the answer in it: each token comes in a chunk of its own."""
 _SNIFFED_BYTES: Final = 1024
 _NO_LIMITS: Final = RateLimits()
-_LIMITS: Final = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _log = get_logger("agentflow.models")
 
@@ -152,7 +160,7 @@ class StreamedProvider(ABC):
         self._is_own = loopback
         self._first_byte_timeout = first_byte_timeout
         self._max_answer_bytes = max_answer_bytes
-        self._refused_parameters: dict[str, set[str]] = {}  # by model
+        self._refused_parts: dict[str, RefusedParts] = {}  # by model
         self._profiles = profiles
         self._key_header = key_header
         self._http = HttpClient(byte_timeout=byte_timeout, loopback=loopback, resend_stale=True)
@@ -178,17 +186,26 @@ class StreamedProvider(ABC):
         on_delta: DeltaSink | None = None,
     ) -> ModelReply:
         """Make one attempt. Raises ModelError; cancelling closes the connection and ends the generation."""
-        names = FunctionNames(request.tools)
-        answer = self._new_answer(request, names, on_delta)
-        try:
-            dropped, limits = await self._receive_without_refused(request, names, answer)
-            reply = answer.reply(new_call_id)
-        except ModelError as error:
-            error.restate(self._endpoint.describe(request.model, error.info))
-            if answer.counted is not None:  # withheld or cut off, and paid for all the same
-                error.usage = self._priced(request.model, answer.counted)
-            raise
-        warnings = tuple(f"{self.name}:{request.model} does not take {name}: left out" for name in dropped)
+        refused = self._refused_parts.setdefault(request.model, RefusedParts())
+        while True:
+            profile, kept = refused.adapt_profile(self.profile(request.model)), refused.leave_out(request)
+            mode = self._schema_mode(kept, profile)
+            shaped = shape_request(kept, mode)
+            names = FunctionNames(shaped.tools)
+            answer = self._new_answer(shaped, names, on_delta)
+            try:
+                limits = await self._receive(shaped, profile, names, answer)
+                reply = answer.reply(new_call_id)
+                break
+            except ModelError as error:
+                if refused.learn(kept, profile, mode, error):
+                    continue
+                error.restate(self._endpoint.describe(request.model, error.info))
+                if answer.counted is not None:  # withheld or cut off, and paid for all the same
+                    error.usage = self._priced(request.model, answer.counted)
+                raise
+        model = f"{self.name}:{request.model}"
+        warnings = tuple(f"{model} does not take {what}" for what in refused.warnings(request, mode))
         usage = answer.counted
         return msgspec.structs.replace(
             reply,
@@ -209,9 +226,13 @@ class StreamedProvider(ABC):
     def _authorization(self) -> dict[str, str]:
         """Return the headers that show the key, and those that the wire format always has."""
 
+    def _schema_mode(self, request: ModelRequest, profile: ModelProfile) -> SchemaMode | None:
+        """Return how the model is asked to answer by the schema of the request; None without one."""
+        return schema_mode(request, profile)
+
     @abstractmethod
-    def _encode(self, request: ModelRequest, names: FunctionNames) -> bytes:
-        """Return the JSON body."""
+    def _encode(self, request: ModelRequest, profile: ModelProfile, names: FunctionNames) -> bytes:
+        """Return the JSON body. A schema that the request has is asked for by the provider's own means."""
 
     @abstractmethod
     def _new_answer(
@@ -219,33 +240,10 @@ class StreamedProvider(ABC):
     ) -> StreamedAnswer:
         """Return an answer of which nothing has arrived."""
 
-    async def _receive_without_refused(
-        self, request: ModelRequest, names: FunctionNames, answer: StreamedAnswer
-    ) -> tuple[list[str], tuple[ReportedLimit, ...]]:
-        """Receive the answer; return the parameters that the provider refused and that were left out, and
-        what it says is left of its limits.
-
-        Each is left out once: later calls of the model go without it. A limit of the answer never is, since
-        a budget counts on it, and `extra` is sent as it stands.
-        """
-        refused = self._refused_parameters.setdefault(request.model, set())
-        while True:
-            kept = {name: value for name, value in request.parameters.items() if name not in refused}
-            try:
-                sent = msgspec.structs.replace(request, parameters=kept)
-                limits = await self._receive(sent, names, answer)
-            except ModelError as error:
-                name = error.refused_parameter
-                if name is None or name not in kept or name in _LIMITS:
-                    raise
-                refused.add(name)
-            else:
-                return [name for name in request.parameters if name in refused], limits
-
     async def _receive(
-        self, request: ModelRequest, names: FunctionNames, answer: StreamedAnswer
+        self, request: ModelRequest, profile: ModelProfile, names: FunctionNames, answer: StreamedAnswer
     ) -> tuple[ReportedLimit, ...]:
-        body = self._encode(self.profile(request.model).without_refused_media(request), names)
+        body = self._encode(profile.without_refused_media(request), profile, names)
         limits: tuple[ReportedLimit, ...] = ()
         now = asyncio.get_running_loop().time
         reported_at = now()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, cast
 
 from agentflow.models.base import ModelRequest
+from agentflow.models.output_schemas import AnswerFunction
 
-__all__ = ["PARAMETER", "chosen_function", "tool_choice"]
+__all__ = ["PARAMETER", "answer_function", "chosen_function", "tool_choice"]
 
 PARAMETER = "tool_choice"
 
@@ -16,18 +17,28 @@ def tool_choice(request: ModelRequest) -> Any:
 
     `required` and a named function hold until the model has made a call in this turn of the user: held for
     the results too, they would keep it from ever answering. A function that is written as in the document has
-    the name that the model sees.
+    the name that the model sees. A model that answers by a call must make one in each turn.
     """
     given: Any = request.parameters.get(PARAMETER)
-    if given is None or not request.tools:
+    answer = answer_function(request)
+    if answer is not None and (len(request.tools) == 1 or given == "none"):
+        return _function(answer)
+    if (given is None and answer is None) or not request.tools:
         return None
     name = _named(given)
     forces = name is not None or given == "required"
-    if forces and _has_result(request):
-        return "auto"
-    if name is None:
-        return given
-    return {"type": "function", "function": {"name": _offered(name, request)}}
+    if not forces or _has_result(request):
+        return "required" if answer is not None else "auto" if forces else given
+    return given if name is None else _function(_offered(name, request))
+
+
+def answer_function(request: ModelRequest) -> str | None:
+    """Return the name of the function by whose call the model answers; None if it answers by text."""
+    return next((tool.name for tool in request.tools if isinstance(tool, AnswerFunction)), None)
+
+
+def _function(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
 
 
 def chosen_function(request: ModelRequest) -> str | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -16,10 +16,7 @@ from agentflow.models.event_json import decode_event
 from agentflow.models.function_names import FunctionNames
 from agentflow.models.http import HttpFailure
 
-__all__ = ["ANSWER_FUNCTION", "WireAnswer", "WireCallBlock"]
-
-ANSWER_FUNCTION = "answer"
-"""The function by whose call a model answers by a schema, where the provider has no other way."""
+__all__ = ["SplitAnswer", "WireAnswer", "WireCallBlock", "split_answer"]
 
 T = TypeVar("T")
 
@@ -33,11 +30,40 @@ class WireCallBlock:
         self.arguments = TextPieces()
 
 
+class SplitAnswer(NamedTuple):
+    """What an answer says: calls of functions (name, provider's id, arguments) with the reasoning that goes
+    back to the provider, or the answer that was given by a call; None if it is text."""
+
+    calls: list[tuple[str, str | None, str]]
+    reasoning: list[Any]
+    answer: str | None = None
+
+
+def split_answer(
+    calls: Sequence[tuple[str, str | None, str]], reasoning: Sequence[Any], answer_function: str | None
+) -> SplitAnswer:
+    """Take the call of the answer function, if there is one, from the others. It is the answer if it is the
+    only call; beside others it is left out, since their results are still to come. Parts of the reasoning
+    that belong to one call (`call` is its position) follow it, or go with it.
+    """
+    kept = [i for i, call in enumerate(calls) if call[0] != answer_function]
+    if len(kept) == len(calls):
+        return SplitAnswer(list(calls), list(reasoning))
+    places = {old: new for new, old in enumerate(kept)}
+    parts = [
+        {**part, "call": places[part["call"]]} if "call" in part else part
+        for part in reasoning
+        if "call" not in part or part["call"] in places
+    ]
+    answer = None if kept else next(call[2] for call in calls)
+    return SplitAnswer([calls[i] for i in kept], parts, answer)
+
+
 class WireAnswer(Accumulator):
     """An answer of one wire format. The subclass reads events and says the finish reason.
 
-    `what` names in errors what the events should have been. With `answer_function` the call of
-    ANSWER_FUNCTION is the answer's text.
+    `what` names in errors what the events should have been. The call of `answer_function`, a name on the
+    wire, is the answer's text.
     """
 
     what: str
@@ -52,14 +78,14 @@ class WireAnswer(Accumulator):
         max_bytes: int,
         *,
         key: str | None = None,
-        answer_function: bool = False,
+        answer_function: str | None = None,
     ) -> None:
         super().__init__(on_delta, max_bytes)
         self._provider = provider
         self._model = model
         self._names = names
         self._key = key
-        self._answers_by_call = answer_function
+        self._answer_function = answer_function
         self.calls: list[WireCallBlock] = []
         self.reasoning: list[Any] = []
         self.model: str | None = None
@@ -104,24 +130,23 @@ class WireAnswer(Accumulator):
         if end == "failed":
             raise faults.failed_answer(self._provider, reason, self.has_content, partial=self.text)
         whole = end == "complete"
-        text = self.text
-        blocks = self.calls
-        if self._answers_by_call:
-            answers = [block for block in blocks if block.name == ANSWER_FUNCTION]
-            blocks = [block for block in blocks if block.name != ANSWER_FUNCTION]
-            if answers and not blocks:
-                text = str(answers[0].arguments)
+        said = split_answer(
+            [(block.name, block.id, str(block.arguments)) for block in self.calls],
+            self.reasoning,
+            self._answer_function,
+        )
+        text = self.text if said.answer is None else said.answer
         calls = tuple(
             ToolCall(
                 id=new_call_id(),
-                name=self._names.read(block.name),
-                arguments=str(block.arguments) or ("{}" if whole else ""),
-                provider_id=block.id,
+                name=self._names.read(name),
+                arguments=arguments or ("{}" if whole else ""),
+                provider_id=id,
             )
-            for block in blocks
+            for name, id, arguments in said.calls
         )
         parts = tuple(
-            ReasoningPart(provider=self._provider, format=self.format, data=data) for data in self.reasoning
+            ReasoningPart(provider=self._provider, format=self.format, data=data) for data in said.reasoning
         )
         return ModelReply(
             message=Message(role="assistant", content=text, tool_calls=calls, reasoning=parts),

@@ -20,7 +20,7 @@ from agentflow import known_secrets
 from agentflow.definition.failure import ErrorInfo
 from agentflow.models.base import ModelError
 from agentflow.models.faults import KEY_LIKE
-from agentflow.models.http import AnswerTooLarge, HttpClient
+from agentflow.models.http import AnswerTooLarge, HttpClient, HttpFailure
 from agentflow.models.traffic import ModelResponse, intercept
 
 __all__ = ["Cassette", "cassette"]
@@ -29,6 +29,7 @@ _KEPT_HEADERS: Final = frozenset({"content-type", "retry-after", "retry-after-ms
 _KEPT_PREFIXES: Final = ("x-ratelimit-", "anthropic-ratelimit-")
 _SENSITIVE: Final = re.compile(r"api_?key|token$|password|secret|authorization|cookie", re.IGNORECASE)
 _REMOVED: Final = "[removed]"
+_OTHER_BREAKS: Final = re.compile("[\x85\u2028\u2029]")
 _DIFF_LINES: Final = 40
 
 
@@ -57,20 +58,31 @@ class Cassette:
         if not self._records:
             yield self._play(request)
             return
-        async with http.post(url, headers=headers, body=body, first_byte_timeout=wait) as response:
-            recording = _Recording(response)
-            try:
+        recording: _Recording | None = None
+        try:
+            async with http.post(url, headers=headers, body=body, first_byte_timeout=wait) as response:
+                recording = _Recording(response)
                 yield recording
-            except ModelError:  # a refusal, which is an answer too
-                self._keep(request, recording)
-                raise
+        except ModelError:  # a refusal, which is an answer too
             self._keep(request, recording)
+            raise
+        except HttpFailure as failure:  # what a retry follows
+            self._keep(request, recording, failure)
+            raise
+        self._keep(request, recording)
 
-    def _keep(self, request: dict[str, Any], recording: _Recording) -> None:
-        headers = {name.lower(): value for name, value in recording.headers.items()}
-        kept = {name: self._clean_text(value) for name, value in headers.items() if _is_kept(name)}
-        text = self._clean_text(recording.body.decode("utf-8", "replace"))
-        answer = {"status": recording.status, "headers": kept, "body": text}
+    def _keep(
+        self, request: dict[str, Any], recording: _Recording | None, failure: HttpFailure | None = None
+    ) -> None:
+        answer: dict[str, Any] = {}
+        if recording is not None:
+            headers = {name.lower(): value for name, value in recording.headers.items()}
+            kept = {name: self._clean_text(value) for name, value in headers.items() if _is_kept(name)}
+            text = self._clean_text(recording.body.decode("utf-8", "replace"))
+            answer = {"status": recording.status, "headers": kept, "body": text}
+        if failure is not None:
+            said = self._clean_text(str(failure))
+            answer["failure"] = {"kind": failure.kind, "message": said, "sent": failure.sent}
         self._exchanges.append({"request": request, "response": answer})
 
     def save(self) -> None:
@@ -83,7 +95,10 @@ class Cassette:
         for exchange in self._left:
             if exchange["request"] == request:
                 self._left.remove(exchange)
-                return _Played(exchange["response"])
+                answer = exchange["response"]
+                if "status" not in answer:
+                    raise _failure(answer)
+                return _Played(answer)
         problem = self._nearest(request)
         self.misses.append(problem)
         raise ModelError(ErrorInfo(category="invalid_input", code="cassette_miss", message=problem))
@@ -148,17 +163,25 @@ class _Played:
         self.status: int = recorded["status"]
         self.headers: Mapping[str, str] = recorded["headers"]
         self._body = str(recorded["body"]).encode()
+        self._failure = _failure(recorded) if "failure" in recorded else None
 
     async def chunks(self, limit: int | None = None) -> AsyncGenerator[bytes]:
         if limit is not None and len(self._body) > limit:
             raise AnswerTooLarge(limit)
         yield self._body
+        if self._failure is not None:
+            raise self._failure
 
     def wind_up(self, grace: float) -> None:
         pass
 
     async def error_body(self) -> bytes:
         return self._body
+
+
+def _failure(recorded: dict[str, Any]) -> HttpFailure:
+    said = recorded["failure"]
+    return HttpFailure(said["kind"], said["message"], sent=said["sent"])
 
 
 @contextmanager
@@ -198,7 +221,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text else None
+    # YAML reads the other breaks of a line as a line feed, unless they are escaped.
+    style = '"' if _OTHER_BREAKS.search(text) else "|" if "\n" in text else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)  # pyright: ignore[reportUnknownMemberType]
 
 

@@ -73,6 +73,7 @@ class McpService(Service):
         self._connection: McpConnection | None = None
         self._child: Child | None = None
         self._listed = float("-inf")
+        self._is_stale = False
 
     def _identify(self) -> tuple[Any, ...]:
         return (self.name, canonical_json(self.spec), id(self))
@@ -172,9 +173,11 @@ class McpService(Service):
 
     def _changed(self) -> None:
         self._listed = float("-inf")
+        self._is_stale = True
 
     async def _list(self, connection: McpConnection) -> list[types.Tool]:
         tools: list[types.Tool] = []
+        self._is_stale = False  # a list that changes meanwhile is stale again
         async with connection.client() as client:
             cursor: str | None = None
             while True:
@@ -214,6 +217,8 @@ class McpService(Service):
 
     async def call(self, tool: Tool, arguments: dict[str, Any], ctx: ToolContext) -> Any:
         connection = await self._prepared()
+        if self._is_stale and connection.is_open:
+            await self._check_offered(connection, tool)
         from agentflow.tools.mcp_transports import Exchange, exchange
 
         for attempt in (1, 2):
@@ -239,6 +244,17 @@ class McpService(Service):
         else:
             raise AssertionError
         return await checked_output(tool, self._output(tool, result))
+
+    async def _check_offered(self, connection: McpConnection, tool: Tool) -> None:
+        """Ask for the list that has changed. Raises ToolError if the function is not in it any more; a list
+        that cannot be had is left to the next binding."""
+        listed = await self._listing(connection)
+        if isinstance(listed, str):
+            return
+        await in_thread(partial(self._offer, listed), f"agentflow list {self.name}")
+        if all(given.name != tool.function for given in listed):
+            message = f"service {self.name} has no function {tool.function} any more"
+            raise ToolError.of("policy", "tool_not_found", message, executed=False)
 
     async def _is_forgotten(self, connection: McpConnection, status: int | None) -> bool:
         """Return whether the server refuses the session and not this call.
@@ -356,6 +372,8 @@ class McpService(Service):
             text = f"its process ended{last}"
         elif isinstance(failure, OSError):
             text = failure.strerror or type(failure).__name__
+        elif (place := _wrong_member(failure)) is not None:
+            text = f"its answer has a wrong {place}"
         else:
             text = f"{failure}" or type(failure).__name__
         return shortened(self._values.mask(text))
@@ -386,6 +404,16 @@ def _tool(service: str, given: types.Tool, spec: ServiceSpec) -> Tool:
             description=given.description or given.title,
         ),
     )
+
+
+def _wrong_member(failure: BaseException) -> str | None:
+    """Return the place in an answer that is none of the protocol's."""
+    from pydantic import ValidationError
+
+    if not isinstance(failure, ValidationError):
+        return None
+    place = failure.errors(include_url=False, include_context=False, include_input=False)[0]["loc"]
+    return ".".join(str(part) for part in place) or "form"
 
 
 def _not_sent(failure: Exception | None) -> bool:

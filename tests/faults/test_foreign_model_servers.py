@@ -10,12 +10,14 @@ import asyncio
 import json
 import os
 import socket
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import httpx
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -24,6 +26,7 @@ from agentflow.events import catalogue as ev
 from agentflow.models import Models
 from agentflow.models.local.process import LocalServer
 from agentflow.models.local.weights import require
+from agentflow.models.table import known_profile
 from tests.faults.packages import npm_installed, python_environment
 from tests.integration.support.runs import document, log_of, step
 from tests.unit.models import local_model
@@ -45,11 +48,13 @@ class Place(NamedTuple):
 
 
 @asynccontextmanager
-async def process(*command: str, **env: str) -> AsyncGenerator[asyncio.subprocess.Process]:
+async def process(
+    *command: str, stdin: int = asyncio.subprocess.DEVNULL, **env: str
+) -> AsyncGenerator[asyncio.subprocess.Process]:
     pipe = asyncio.subprocess.PIPE
     null = asyncio.subprocess.DEVNULL
     made = await asyncio.create_subprocess_exec(
-        *command, stdout=pipe, stderr=null, stdin=null, env={**os.environ, **env}
+        *command, stdout=pipe, stderr=null, stdin=stdin, env={**os.environ, **env}
     )
     try:
         yield made
@@ -282,6 +287,96 @@ async def test_the_engine_is_cancelled_and_serves_again(engine: Place, wire: Wir
         await runtime.cancel(run.workflow_id)
         assert (await runtime.rest(run.workflow_id)).state == "cancelled"
         assert (await runtime.run(short(engine, "Hello", 2), {})).state == "completed"
+
+
+# The same server with a chat template for functions, which that of the model is not.
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def calling_engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]:
+    model = require(local_model.NAME, local_model.environment(tmp_path_factory.mktemp("data")))
+    script = Path(__file__).parent / "foreign_engine.py"
+    async with process(sys.executable, str(script), str(model), stdin=asyncio.subprocess.PIPE) as running:
+        assert running.stdout is not None
+        yield Place((await running.stdout.readline()).decode().strip(), "m")
+
+
+N_OF_TWO = {**N, "properties": {"n": {"type": "integer", "enum": [1, 2]}}}
+
+
+@function(name="look", side_effect="read")
+def look_at_one(key: Literal["a", "b"]) -> str:
+    """Look up a key."""
+    return f"value of {key}"
+
+
+@asynccontextmanager
+async def engine_opened(engine: Place, wire: Wire) -> AsyncGenerator[Runtime]:
+    """A runtime for which the server answers by a schema as the profile of llama.cpp says; beside chat
+    completions it knows no schemas."""
+    profile = known_profile("llamacpp", "m")
+    if wire is not CHAT:
+        profile = msgspec.structs.replace(profile, schema_mode="tool")
+    provider = wire.provider(
+        base_url=engine.url + PATHS[wire.name], api_key="any", name="server", profiles=lambda model: profile
+    )
+    services = [Service.of("desk", look_at_one)]
+    async with Runtime(models=Models([provider]), services=services) as runtime:
+        yield runtime
+
+
+def calm(place: Place, text: str, limit: int = 80, **more: Any) -> Any:
+    made = short(place, text, limit, **more)
+    made["workflow"]["steps"][0]["agent"]["model"] |= {"temperature": 0}
+    return made
+
+
+@pytest.mark.local_model
+@engine_ways
+async def test_the_engine_calls_functions(calling_engine: Place, wire: Wire) -> None:
+    async with engine_opened(calling_engine, wire) as runtime:
+        result = await runtime.run(calm(calling_engine, "Call a function: Look.", functions=["look"]), {})
+        events = await log_of(runtime, result.workflow_id)
+    [done] = of(events, ev.ToolCallCompleted)
+    assert done.output in ("value of a", "value of b")
+    assert of(events, ev.ModelCallFailed) == []
+    assert [bool(c.message.tool_calls) for c in of(events, ev.ModelCallCompleted)] == [True, False]
+
+
+@pytest.mark.local_model
+@engine_ways
+async def test_the_engine_answers_by_the_schema_of_its_profile(calling_engine: Place, wire: Wire) -> None:
+    async with engine_opened(calling_engine, wire) as runtime:
+        result = await runtime.run(calm(calling_engine, "Call a function: Two.", schema=N_OF_TWO), {})
+        events = await log_of(runtime, result.workflow_id)
+    assert result.output["a"]["n"] in (1, 2)
+    assert len(of(events, ev.ModelCallCompleted)) == 1
+    assert of(events, ev.ModelCallFailed) == []
+
+
+@pytest.mark.local_model
+@engine_ways
+async def test_the_engine_calls_functions_and_answers_by_a_schema(calling_engine: Place, wire: Wire) -> None:
+    """Its grammar of a schema lets no function be called, so that the answer is the call of one."""
+    made = calm(calling_engine, "Call a function: Look.", functions=["look"], schema=N_OF_TWO)
+    async with engine_opened(calling_engine, wire) as runtime:
+        result = await runtime.run(made, {})
+        events = await log_of(runtime, result.workflow_id)
+    assert [done.output[:8] for done in of(events, ev.ToolCallCompleted)] == ["value of"]
+    assert result.output["a"]["n"] in (1, 2)
+    assert of(events, ev.ModelCallFailed) == []
+
+
+@pytest.mark.local_model
+@engine_ways
+async def test_an_answer_of_the_engine_that_is_cut(calling_engine: Place, wire: Wire) -> None:
+    made = calm(calling_engine, "Tell a long story.", 8)
+    made["workflow"]["steps"][0]["agent"]["accept_truncated"] = False
+    async with engine_opened(calling_engine, wire) as runtime:
+        result = await runtime.run(made, {}, raise_on_failure=False)
+        events = await log_of(runtime, result.workflow_id)
+    assert result.state == "failed"
+    assert {failed.error.code for failed in of(events, ev.ModelCallFailed)} == {"output_truncated"}
 
 
 @pytest.mark.local_model

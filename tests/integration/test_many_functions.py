@@ -84,6 +84,30 @@ async def test_a_model_finds_functions_and_calls_them_also_after_a_restart() -> 
     assert [tool.name for tool in begun.tools] == ["find_functions"]
 
 
+async def test_only_what_is_included_is_found() -> None:
+    made = source("http://127.0.0.1:9", search=True)
+    made["services"]["shop"]["include"] = ["get_widgets_1*", "cancel_order"]
+    model = ScriptedModel(
+        [
+            call("find_functions", query="widget gadget department 1"),
+            call("shop__get_gadgets_1"),
+            call("find_functions", query="cancel an order"),
+            "{}",
+        ]
+    )
+    async with Runtime(models=[model]) as runtime:
+        result = await runtime.run(made, {})
+        events = [e.data for e in await log_of(runtime, result.workflow_id)]
+    assert "12 by what they do" in model.requests[0].tools[0].description
+    found = json.loads(model.requests[1].messages[-1].content)["functions"]
+    assert found
+    assert all("get_widgets_1" in json.dumps(one) for one in found)
+    failed = [e.error.code for e in events if e.EVENT_TYPE == "tool.call_failed"]
+    assert failed == ["tool_not_found"]
+    last = json.loads(model.requests[3].messages[-1].content)["functions"]
+    assert "shop__cancel_order" in json.dumps(last)
+
+
 async def test_what_is_found_keeps_its_approval() -> None:
     model = ScriptedModel([call("find_functions", query="cancel an order"), call("shop__cancel_order"), "{}"])
     async with Runtime(models=[model]) as runtime:

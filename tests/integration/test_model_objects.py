@@ -240,7 +240,6 @@ async def test_a_named_parameter_that_the_server_refuses_is_left_out_with_a_warn
 @pytest.mark.parametrize(
     ("model", "refused"),
     [
-        ("{model: 'openai:m', max_tokens: 5}", refusal_of("max_tokens")),
         ("{model: 'openai:m', extra: {strange: 1}}", refusal_of("strange", "unknown_parameter")),
         ("{model: 'openai:m', temperature: 9}", refusal_of("temperature", "decimal_above_max_value")),
     ],
@@ -251,3 +250,16 @@ async def test_what_must_not_be_left_out_fails_the_call(model: str, refused: Any
         async with Runtime(MemoryLog(), models=models) as runtime:
             result = await runtime.run(load_text(document(model)), {}, raise_on_failure=False)
         assert (result.state, len(server.requests)) == ("failed", 1)
+
+
+async def test_a_limit_is_sent_under_its_other_name_and_is_never_left_out() -> None:
+    async with WireServer(refusal_of("max_tokens"), ANSWER) as server:
+        models = Models([OpenAIProvider(base_url=server.url)])
+        log = MemoryLog()
+        async with Runtime(log, models=models) as runtime:
+            result = await runtime.run(load_text(document("{model: 'openai:m', max_tokens: 5}")), {})
+        limits = [{k: v for k, v in r.body.items() if "tokens" in k} for r in server.requests]
+    assert limits == [{"max_tokens": 5}, {"max_completion_tokens": 5}]
+    events = await log_of(log, result.workflow_id)
+    [warning] = [e.data for e in events if e.type == "system.error"]
+    assert warning.error.message == "openai:m does not take max_tokens: sent as max_completion_tokens"

@@ -98,7 +98,9 @@ _ABOUT: dict[type[msgspec.Struct], dict[str, str]] = {
         "api_version": "The `anthropic-version` that is sent.",
         "betas": "The values of `anthropic-beta`.",
         "prompt_caching": "Whether the Messages API is asked to cache what later turns repeat.",
-        "defaults": "Fields of the profile of every model: `context_tokens`, `max_output_tokens`, prices, …",
+        "defaults": "Fields of the profile of every model: `context_tokens`, `max_output_tokens`, prices, "
+        "`schema_mode` and `schema_mode_with_functions` (`native`, `tool`, `prompt`: how an answer by a schema "
+        "is asked for, beside functions too), `stream_options`, `output_limit_name`, …",
         "models": "The same for single models, by name.",
     },
 }

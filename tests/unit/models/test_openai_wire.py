@@ -45,7 +45,7 @@ def test_usage_is_asked_for_whatever_extra_says(value: Any) -> None:
 
 
 def test_the_official_service_gets_its_own_name_for_the_output_limit() -> None:
-    body = written(ask(parameters={"max_tokens": 5}), output_limit_key="max_completion_tokens")
+    body = written(ask(parameters={"max_tokens": 5}), output_limit_name="max_completion_tokens")
     assert (body.get("max_tokens"), body["max_completion_tokens"]) == (None, 5)
     assert written(ask(parameters={"max_tokens": 5}))["max_tokens"] == 5
 
@@ -111,12 +111,3 @@ def test_strict_only_where_the_schema_allows_it(schema: dict[str, Any], strict: 
         "type": "json_schema",
         "json_schema": {"name": "answer", "schema": schema, "strict": strict},
     }
-
-
-@pytest.mark.parametrize("schema", [True, {}, {"type": "array", "items": {"type": "integer"}}])
-def test_schemas_that_the_protocol_does_not_take_are_said_in_words(schema: Any) -> None:
-    body = written(ask(output_schema=schema))
-    assert "response_format" not in body
-    assert [m["role"] for m in body["messages"]] == ["system", "system", "user"]
-    assert "JSON" in body["messages"][1]["content"]
-    assert ("array" in body["messages"][1]["content"]) is (isinstance(schema, dict) and bool(schema))

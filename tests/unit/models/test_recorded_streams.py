@@ -176,6 +176,93 @@ async def test_counts_as_floats_gateway() -> None:
     assert all(isinstance(n, int) for n in (reply.usage.input_tokens, reply.usage.output_tokens))
 
 
+@pytest.mark.parametrize(
+    ("usage", "counted"),
+    [
+        pytest.param(
+            {
+                "prompt_tokens": 32,
+                "completion_tokens": 9,
+                "total_tokens": 135,
+                "completion_tokens_details": {"reasoning_tokens": 94},
+            },
+            (32, 103, 94, 0),
+            id="xai-reasoning-beside-completion",
+        ),
+        pytest.param(
+            {"prompt_tokens": 8, "completion_tokens": 5, "total_tokens": 160},
+            (8, 152, 147, 0),
+            id="gemini-compatible-reasoning-in-the-total-alone",
+        ),
+        pytest.param(
+            {
+                "prompt_tokens": 10,
+                "completion_tokens": 7,
+                "total_tokens": 17,
+                "completion_tokens_details": {"reasoning_tokens": 5},
+            },
+            (10, 7, 5, 0),
+            id="openai-reasoning-within-completion",
+        ),
+        pytest.param(
+            {"prompt_tokens": 10, "completion_tokens": 7, "total_tokens": 57, "cached_tokens": 40},
+            (10, 7, 0, 40),
+            id="gateway-cache-beside-the-prompt",
+        ),
+        pytest.param(
+            {"prompt_tokens": 50, "completion_tokens": 7, "total_tokens": 57, "cached_tokens": 40},
+            (50, 7, 0, 40),
+            id="moonshot-cached-tokens",
+        ),
+    ],
+)
+async def test_tokens_that_a_server_counts_in_its_own_way(usage: Any, counted: tuple[int, ...]) -> None:
+    """What was written is charged whole, so that a budget counts what the provider charges."""
+    reply, _ = await complete(stream(delta("stop", content="a"), {"choices": [], "usage": usage}))
+    found = reply.usage
+    assert (
+        found.input_tokens,
+        found.output_tokens,
+        found.reasoning_output_tokens,
+        found.cache_read_input_tokens,
+    ) == counted
+
+
+@pytest.mark.parametrize("server", ["moonshot", "groq"])
+async def test_counts_that_stand_elsewhere(server: str) -> None:
+    usage = {"prompt_tokens": 19, "completion_tokens": 4, "total_tokens": 23}
+    last = delta("stop", content="a")
+    if server == "moonshot":
+        last["choices"][0]["usage"] = usage
+    else:
+        last["x_groq"] = {"id": "req_1", "usage": usage}
+    reply, _ = await complete(stream(last))
+    assert (reply.usage.input_tokens, reply.usage.output_tokens) == (19, 4)
+
+
+@pytest.mark.parametrize(
+    ("said", "category"),
+    [
+        pytest.param({"type": "invalid_request_error", "code": None}, "invalid_input", id="mistral"),
+        pytest.param({"type": "BadRequestError", "code": 400}, "invalid_input", id="sglang"),
+        pytest.param({"type": "InternalServerError", "code": 500}, "transient", id="vllm"),
+    ],
+)
+async def test_an_error_that_is_the_event_itself(said: Any, category: str) -> None:
+    event = {"object": "error", "message": "it went wrong", "param": None, **said}
+    with pytest.raises(ModelError) as caught:
+        await complete(stream(delta(content="half"), event))
+    assert (caught.value.info.category, caught.value.partial) == (category, "half")
+    assert "it went wrong" in caught.value.info.message
+
+
+async def test_the_word_null_is_no_finish_reason_dashscope() -> None:
+    reply, _ = await complete(stream(delta("null", content="a"), delta("null", content="b"), delta("stop")))
+    assert (reply.message.content, reply.end) == ("ab", "complete")
+    with pytest.raises(ModelError):
+        await complete(stream(delta("null", content="a"), done=False))
+
+
 @pytest.mark.parametrize("count", [1e300, -3, 1e16])
 async def test_a_count_that_is_none_is_not_charged(count: float) -> None:
     usage = {"prompt_tokens": count, "completion_tokens": 1}

@@ -328,6 +328,21 @@ class TestMessages:
         assert (await sent(MESSAGES, ask()))["max_tokens"] == 32_000
         assert (await sent(MESSAGES, ask(parameters={"max_tokens": 7})))["max_tokens"] == 7
 
+    @pytest.mark.parametrize(
+        ("limit", "thinking"),
+        [
+            (20_000, {"type": "enabled", "budget_tokens": 10_000}),
+            (10_000, {"type": "enabled", "budget_tokens": 7_500}),
+            (1_366, {"type": "enabled", "budget_tokens": 1_024}),
+            (1_300, {"type": "disabled"}),
+        ],
+    )
+    async def test_thoughts_stay_below_a_limit_that_a_budget_lowered(
+        self, limit: int, thinking: dict[str, Any]
+    ) -> None:
+        asked = {"max_tokens": limit, "thinking": {"type": "enabled", "budget_tokens": 10_000}}
+        assert (await sent(MESSAGES, ask(parameters=asked)))["thinking"] == thinking
+
     async def test_neighbours_of_one_role_are_one_turn_and_results_come_first(self) -> None:
         reply = await complete(MESSAGES, sending(MESSAGES.stream(["Look:"], CALLS)))
         request = ask(tools=(LOOKUP,))
@@ -384,6 +399,18 @@ class TestGemini:
         assert error.info.code == "content_filtered"
         assert error.info.details == {"finish_reason": "OTHER"}
 
+    async def test_a_body_that_is_an_array_of_all_events_proxy(self) -> None:
+        for end in ("complete", "cut"):
+            reply = await complete(GEMINI, plain(200, GEMINI.events(["Grü", "ße"], CALLS, end)))
+            assert (reply.message.content, len(reply.message.tool_calls), reply.end) == ("Grüße", 2, end)
+        assert (await fail(GEMINI, plain(200, GEMINI.events(["a"], [], "complete")[:1]))).info.retryable
+
+    @pytest.mark.parametrize("reason", ["LANGUAGE", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"])
+    async def test_reasons_of_its_own_to_withhold(self, reason: str) -> None:
+        events = GEMINI.events(["a"], [], "complete")
+        events[-1]["candidates"][0]["finishReason"] = reason
+        assert (await fail(GEMINI, sending(encode(events)))).info.code == "content_filtered"
+
     async def test_parameters_have_their_own_names(self) -> None:
         parameters = {"max_tokens": 7, "stop": "END", "top_p": 0.5, "reasoning_effort": "low"}
         body = await sent(GEMINI, ask(parameters=parameters, extra={"cachedContent": "c"}))
@@ -427,6 +454,21 @@ class TestResponses:
         assert body["reasoning"] == {"effort": "low"}
         body = await sent(RESPONSES, ask(parameters={"store": True}))
         assert "include" not in body
+
+    async def test_an_answer_as_long_as_its_limit_is_cut_whatever_the_server_calls_it_llamacpp(self) -> None:
+        stream = sending(RESPONSES.stream(["half an ans"]))
+        for limit, end in ((20, "cut"), (21, "complete")):
+            reply = await complete(RESPONSES, stream, ask(parameters={"max_tokens": limit}))
+            assert (reply.end, reply.provider_finish_reason) == (end, "completed")
+
+    async def test_a_response_with_an_item_that_is_not_whole_is_cut(self) -> None:
+        """Its arguments are empty, which those of a whole call may be too."""
+        events = RESPONSES.events([], [("p1", "crm__lookup", [])], "complete")
+        for event in events:
+            if event["type"] == "response.output_item.done":
+                event["item"]["status"] = "incomplete"
+        reply = await complete(RESPONSES, sending(encode(events)))
+        assert (reply.end, reply.message.tool_calls[0].arguments) == ("cut", "")
 
     async def test_a_refusal_of_the_model(self) -> None:
         events = RESPONSES.events([], [], "complete")

@@ -11,7 +11,7 @@ from agentflow.models.streamed import StreamedProvider
 from agentflow.testing import cassette
 from tests.unit.models.helpers import ask, ids
 from tests.unit.models.wire_formats import CHAT, WIRES, Wire
-from tests.unit.models.wire_server import WireServer, refusal, sending
+from tests.unit.models.wire_server import Exchange, WireServer, refusal, sending
 
 KEY = "sk-of-the-tests-0123456789"
 each_wire = pytest.mark.parametrize("wire", [pytest.param(w, id=name) for name, w in WIRES.items()])
@@ -54,6 +54,54 @@ async def test_a_refusal_is_recorded_too(tmp_path: Path) -> None:
         assert len(server.requests) == 1
         await provider.aclose()
     assert "session" not in path.read_text(encoding="utf-8")
+
+
+@each_wire
+async def test_a_stream_that_broke_off_is_played_as_it_was(tmp_path: Path, wire: Wire) -> None:
+    """A run that repeated the call does so in the replay."""
+    path = tmp_path / "hello.yaml"
+    whole = wire.stream(["Grüße"])
+
+    async def broken(exchange: Exchange) -> None:
+        await exchange.start_stream()
+        await exchange.chunk(whole[: len(whole) // 2])
+        exchange.writer.close()
+
+    async with WireServer(broken, sending(whole)) as server:
+        provider = wire.provider(base_url=server.url, api_key=KEY)
+        for _ in range(2):
+            with cassette(path) as tape:
+                with pytest.raises(ModelError) as caught:
+                    await complete(provider)
+                assert caught.value.info.code == "network_error"
+                assert (await complete(provider)).message.content == "Grüße"
+        await provider.aclose()
+        assert (len(server.requests), tape.played) == (2, 2)
+
+
+async def test_a_server_that_was_not_there_is_not_there_again(tmp_path: Path) -> None:
+    async with WireServer(sending(CHAT.stream(["ok"]))) as server:
+        pass
+    provider = CHAT.provider(base_url=server.url, api_key=KEY)
+    for _ in range(2):
+        with cassette(tmp_path / "hello.yaml") as tape, pytest.raises(ModelError) as caught:
+            await complete(provider)
+        assert (caught.value.info.code, caught.value.uncharged) == ("network_error", True)
+    assert tape.played == 1
+    await provider.aclose()
+
+
+async def test_every_text_is_played_as_it_was_recorded(tmp_path: Path) -> None:
+    """Breaks of lines that YAML reads as others, controls, marks of YAML itself."""
+    text = " a\n\n b\r\n\x85c\u2028d\u2029\t#e: - |\x00\x1b\x7f\ufeff🎉 "
+    stream = CHAT.stream([text])
+    assert "\x85" in stream.decode()
+    async with WireServer(sending(stream)) as server:
+        provider = CHAT.provider(base_url=server.url, api_key=KEY)
+        for _ in range(2):
+            with cassette(tmp_path / "odd.yaml"):
+                assert (await complete(provider)).message.content == text
+        await provider.aclose()
 
 
 async def test_an_unknown_request_fails_with_the_nearest_one(tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ def tools(cursor: str | None) -> dict:
         remote = {"type": "object", "properties": {"a": {"$ref": "https://example.test/s.json"}}}
         pair = {"type": "object", "properties": {"a": {"type": "array", "items": [{"type": "string"}]}}}
         return {"tools": [{"name": "remote", "inputSchema": remote}, {"name": "pair", "inputSchema": pair}]}
+    if "shrinks" in ways and listed > 1:
+        return {"tools": TOOLS[1:]}
     if "grows" in ways and listed > 1:
         return {"tools": [*TOOLS, {"name": "new", "inputSchema": SCHEMA}]}
     return {"tools": TOOLS}

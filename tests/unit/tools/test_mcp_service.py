@@ -352,6 +352,17 @@ async def test_a_server_that_offers_more_later(tmp_path: Path) -> None:
         assert list(made.tools) == ["echo", "slow", "new"]
 
 
+async def test_a_function_that_vanished_is_not_found_and_the_server_is_not_asked(tmp_path: Path) -> None:
+    async with opened(stdio(tmp_path, "shrinks")) as made:
+        echo = made.tools["echo"]
+        await call(made, "echo", n="grow")
+        with pytest.raises(ToolError) as caught:
+            await made.call(echo, {"n": 1}, CTX)
+        assert (caught.value.info.code, caught.value.executed) == ("tool_not_found", False)
+        assert list(made.tools) == ["slow"]
+        assert await noted(tmp_path, "listed") == "2"
+
+
 # --- dying and ending
 
 
