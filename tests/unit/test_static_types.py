@@ -1,4 +1,4 @@
-"""Typing is part of the interface: pyright and mypy accept what is right and refuse what is wrong, line by line.
+"""Typing is part of the interface: pyright and mypy accept what is right and refuse what is wrong.
 
 A line of a sample that both must refuse ends with `# rejected`. Each checker runs once, over all samples.
 """
