@@ -26,7 +26,7 @@ from agentflow.logs import get_logger
 from agentflow.server.connection import HIGH_WATER, Link, link_of
 from agentflow.server.frames import Frames, pieces
 from agentflow.server.positions import EventFilter, Heartbeat
-from agentflow.server.streams import Streams
+from agentflow.server.stream_registry import StreamRegistry
 
 __all__ = ["Plan", "Stream"]
 
@@ -51,7 +51,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 class Stream(Response):
     """The response that is one stream. Sent once, by the request's own task."""
 
-    def __init__(self, streams: Streams, plan: Plan, headers: dict[str, str]) -> None:
+    def __init__(self, streams: StreamRegistry, plan: Plan, headers: dict[str, str]) -> None:
         self.status_code = 200
         self.background = None
         # No cache may store the response, and no proxy may buffer it.

@@ -12,7 +12,7 @@ from agentflow.events.log import EventLog
 from agentflow.server.metrics import Metrics
 from agentflow.server.problems import Refusal
 
-__all__ = ["OpenStream", "Streams"]
+__all__ = ["OpenStream", "StreamRegistry"]
 
 _DEAD_AFTER = 30.0
 
@@ -33,7 +33,7 @@ class OpenStream(Protocol):
         ...
 
 
-class Streams:
+class StreamRegistry:
     """All open streams of a daemon. A socket that takes nothing for `dead_after` seconds is closed."""
 
     def __init__(

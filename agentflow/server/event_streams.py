@@ -20,7 +20,7 @@ from agentflow.server.connection import HIGH_WATER
 from agentflow.server.frames import Sse
 from agentflow.server.problems import Refusal
 from agentflow.server.stream import Plan, Stream
-from agentflow.server.streams import Streams
+from agentflow.server.stream_registry import StreamRegistry
 
 __all__ = ["AllStream", "RunStream", "parse_place", "parts"]
 
@@ -39,7 +39,7 @@ class RunStream(Stream):
     """The events of one run."""
 
     def __init__(
-        self, streams: Streams, plan: Plan, headers: dict[str, str], workflow_id: str, first: int
+        self, streams: StreamRegistry, plan: Plan, headers: dict[str, str], workflow_id: str, first: int
     ) -> None:
         super().__init__(streams, plan, headers)
         self._workflow_id = workflow_id
@@ -145,7 +145,7 @@ class AllStream(Stream):
 
     def __init__(
         self,
-        streams: Streams,
+        streams: StreamRegistry,
         plan: Plan,
         place: tuple[str | None, int],
         types: list[str] | None,
