@@ -2,6 +2,12 @@
 
 A lone job is written at once; a thousand runs that append together share one sync. The loop's thread never
 touches the store, and the writing thread never touches a future.
+
+    loop    append a ► append b, c, d ────────► a is resolved, append e ────► b, c, d are resolved …
+    thread  gather [a] ► write, sync ► gather [b, c, d] ► report [a] ► write, sync ► gather [e] ► …
+
+Two policies stand apart: how many of the queued jobs are a group (`_group_size`), and when the loop, being
+busy, sleeps for the thread (`writer_yield`).
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ from agentflow.errors import AgentflowError, LogClosed, StoreError
 from agentflow.events.forked import ForkGuard
 from agentflow.events.rows import Append
 from agentflow.events.rules import check_batch
+from agentflow.events.writer_yield import WriterYield
 
 __all__ = ["GroupCommit", "Job", "Store", "fail"]
 
@@ -25,22 +32,8 @@ T = TypeVar("T")
 
 _GROUP_EVENTS = 4_096  # beyond this a larger commit is no faster, only later
 
-# Writers that wait for the same commit come back together, and thread and loop then work by turns. So of many
-# jobs half are left for the next group, and the loop runs ahead with one half while the other is written;
-# unless the sync is what a commit takes its time for, of which there should then be few.
-_HALVED_FROM = 64
+_HALVED_FROM_JOBS = 64
 _LARGEST_SYNC_SHARE = 0.5
-
-# A loop that never sleeps keeps the interpreter from the writing thread: commits then take hundreds of ms or
-# do not happen at all. So while something is being written, the loop looks every 2 ms whether it was busy,
-# and if so sleeps until the commit is done, for 5 ms at most: longer would make the loop late, and gains
-# little, since a statement of many rows needs the interpreter seldom. A loop that was idle waits twice as
-# long for its next look, 16 ms at most: while a run awaits a disk of 5 ms, each look wakes it for nothing.
-_LOOK_AFTER = 0.002
-_LONGEST_LOOK = 0.016
-_BUSY_SHARE = 0.7
-_IDLE_SHARE = 0.2  # a busy loop may look half idle on a machine with other work
-_LEND_AT_MOST = 0.005
 
 _WATCH_INTERVAL_S = 0.5
 """How often an idle store is looked at; a fault is known within a second."""
@@ -111,10 +104,7 @@ class GroupCommit:
         self._closed = False
         self._submitted = 0
         self._reported = 0
-        self._looking = False
-        self._cpu = self._wall = 0.0
-        self._lender = threading.Event()
-        self._lent = False
+        self._yield = WriterYield(self._is_writing)
         self._done: list[Job] = []  # written, and not reported yet
         self._thread = threading.Thread(target=self._work, name="agentflow-log-writer", daemon=True)
         self._thread.start()
@@ -160,8 +150,12 @@ class GroupCommit:
     def _submit(self, job: Job) -> None:
         self._submitted += 1
         self._queue.put(job)
-        if not self._looking:
-            self._look_later(_LOOK_AFTER)
+        if not self._yield.looks:
+            assert self._loop is not None
+            self._yield.start(self._loop)
+
+    def _is_writing(self) -> bool:
+        return self._reported < self._submitted
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
@@ -170,29 +164,6 @@ class GroupCommit:
                 raise RuntimeError("this log belongs to another event loop")
             self._loop = loop
         return loop
-
-    def _look_later(self, seconds: float) -> None:
-        assert self._loop is not None
-        self._looking = True
-        self._cpu, self._wall = time.thread_time(), time.perf_counter()
-        self._loop.call_later(seconds, self._look, seconds)
-
-    def _look(self, seconds: float) -> None:
-        """Lend the interpreter to the writing thread if the loop had it nearly all the time."""
-        if self._reported >= self._submitted:
-            self._looking = False
-            return
-        used, passed = time.thread_time() - self._cpu, time.perf_counter() - self._wall
-        if used <= _BUSY_SHARE * passed:
-            idle = used < _IDLE_SHARE * passed
-            self._look_later(min(2 * seconds, _LONGEST_LOOK) if idle else _LOOK_AFTER)
-            return
-        self._lender.clear()
-        self._lent = True
-        if self._reported < self._submitted:
-            self._lender.wait(_LEND_AT_MOST)
-        self._lent = False
-        self._look_later(_LOOK_AFTER)
 
     # -- the writing thread
 
@@ -230,11 +201,7 @@ class GroupCommit:
         except queue.Empty:
             return group, False
         size = 0
-        most = self._queue.qsize() + 1
-        if most < _HALVED_FROM or self._store.sync_share > _LARGEST_SYNC_SHARE:
-            most = _GROUP_EVENTS
-        else:
-            most = (most + 1) // 2
+        most = _group_size(self._queue.qsize() + 1, self._store.sync_share)
         try:
             while job is not None:
                 group.append(job)
@@ -255,8 +222,19 @@ class GroupCommit:
         with contextlib.suppress(RuntimeError):  # the loop is closed, and with it all waiters
             self._loop.call_soon_threadsafe(_resolve, group)
         self._reported += len(group)
-        if self._lent:
-            self._lender.set()
+        self._yield.report()
+
+
+def _group_size(queued: int, sync_share: float) -> int:
+    """Return how many of the queued jobs may be one group.
+
+    Writers that wait for the same commit come back together, and thread and loop then work by turns. So of
+    many jobs half are left for the next group: the loop runs ahead with one half while the other is written.
+    Where a commit spends its time on the sync there should be few, so a group takes all.
+    """
+    if queued < _HALVED_FROM_JOBS or sync_share > _LARGEST_SYNC_SHARE:
+        return _GROUP_EVENTS
+    return (queued + 1) // 2
 
 
 def _resolve(group: list[Job]) -> None:
