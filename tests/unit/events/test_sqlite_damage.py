@@ -131,8 +131,14 @@ def pages_of(path, kind):
 TREES = ["batch", "run", "place", "block", "run_by_time", "run_by_state"]
 
 
-@pytest.mark.parametrize("tree", TREES)
-@pytest.mark.parametrize("how", ["fewer cells", "zeroed", "no cells"])
+@pytest.mark.parametrize(
+    ("tree", "how"),
+    [
+        pytest.param(tree, how, marks=pytest.mark.slow if how != "zeroed" and tree in TREES[2:] else ())
+        for tree in TREES
+        for how in ("fewer cells", "zeroed", "no cells")
+    ],
+)
 async def test_a_damaged_page_hides_nothing_silently(path, tree, how):
     leaves = pages_of(path, tree)
     number = leaves[len(leaves) // 2]
