@@ -12,6 +12,9 @@ MODEL := smollm2-135m
 # Runs and models of these targets stay inside the checkout.
 export XDG_DATA_HOME := $(CURDIR)/.cache/share
 
+# Compiled modules are kept: else each of the hundreds of processes of the tests would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 NODE_MODULES := .cache/node/node_modules
 
 .PHONY: demo test browser check bench faults simulate soak clean

@@ -192,7 +192,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     store: str
-    store_is_default: bool = False
     archive: str | None = None
     """The object store that `agentflow archive` moves ended runs to, and that they are read from."""
     model: str | dict[str, Any] | None = None
@@ -233,10 +232,8 @@ def load_config(
     merged = _File()
     for path in reversed(files):  # the nearest file last, so that it wins
         _merge(merged, _read(path))
-    chosen = store or environment.get("AGENTFLOW_STORE") or merged.store
     return Config(
-        store=chosen or default_store(environment),
-        store_is_default=chosen is None,
+        store=store or environment.get("AGENTFLOW_STORE") or merged.store or default_store(environment),
         archive=environment.get("AGENTFLOW_ARCHIVE") or merged.archive,
         model=merged.model,
         models=merged.models,

@@ -106,31 +106,54 @@ class Extras:
 
     def __init__(self) -> None:
         self.closing: asyncio.Task[Any] | None = None
+        """Closes the context managers of the instance while it ends."""
         self.deferred: dict[Question, None] = {}
+        """Asks whose reply was deferred and has not been given."""
         self.ended: dict[asyncio.Future[None], None] = {}
+        """Futures that are resolved once the actor is gone."""
         self.failure: BaseException | None = None
         self.grace: asyncio.TimerHandle | None = None
+        """Kills the actor if a stop with a deadline takes longer."""
         self.group: deque[tuple[Cell, BaseException]] | None = None
+        """Failed children that a running group restart still has to take; None if none is running."""
         self.groups: dict[Membership, None] = {}
+        """Groups and registries that hold the ref."""
         self.halted: asyncio.Future[None] | None = None
+        """Resolved once a group restart may take the actor: no handler is at work."""
         self.idle: Ends | None = None
+        """The receive timeout."""
         self.intensity: Intensity | None = None
+        """Restarts of the children in the time that limits them, of a supervisor."""
         self.kept: dict[str, ChildSpec[Any]] = {}
+        """Specs of ended children that `restart_child` may start anew, by name."""
         self.leftover: deque[Envelope] | None = None
+        """Messages that waited when the mailbox was closed; dead letters at the end."""
         self.limiters: list[Limits] = []
         self.links: dict[Cell, None] = {}
+        """Actors that end with this one."""
         self.muted: set[Cell] = set()
+        """Children whose `Terminated` is not wanted (`unwatch`)."""
         self.overdue: asyncio.TimerHandle | None = None
+        """Ends a handler that has reached its time limit."""
         self.pipes: dict[Work, None] = {}
+        """Work in tasks (`ctx.pipe`)."""
         self.reserved = 0
+        """Free slots that were granted to waiting senders who have not appended yet."""
         self.stack: AsyncExitStack | None = None
+        """Context managers that the instance entered."""
         self.stash: list[Envelope] = []
         self.streak: Streak | None = None
+        """Failures in a row, for the backoff."""
         self.timers: dict[Any, Ends] = {}
+        """Started timers by key."""
         self.waiters: list[asyncio.Future[None]] = []  # an empty deque takes 760 bytes
+        """Senders that wait for a slot, the first one first."""
         self.wake: asyncio.Future[None] | None = None
+        """Ends the backoff before a restart early, when a stop is asked for."""
         self.watchers: dict[Cell, None] = {}
+        """Actors that get `Terminated` of this one."""
         self.watching: dict[Cell, None] = {}
+        """Actors whose `Terminated` this one gets."""
 
 
 class Cell:
@@ -184,26 +207,43 @@ class Cell:
         self.name = name
         self.factory = factory
         self.restart: RestartType = restart
+        """When the parent starts the actor anew, see `ChildSpec`."""
         self.shutdown = shutdown
+        """Seconds that the actor may take to end before it is killed; None: as long as it takes."""
         self.actor: Behaviour[Any] | None = None
+        """The instance; None while there is none, as before the first start."""
         self.context = None
         self.table = NO_HANDLERS
+        """Handlers of the present behaviour by type of message."""
         self.box: deque[Envelope] | None = None
+        """The mailbox; None while it is empty and idle."""
         self.urgent: deque[Envelope] | None = None
+        """The signal lane."""
         self.spec = spec
         self.fate: EndReason = "stopped"
+        """How the actor ended or is about to end."""
         kind = getattr(factory, "func", factory)  # of a functools.partial
         if not (isinstance(kind, type) and issubclass(kind, Behaviour)):
             kind = Behaviour  # the class is known once the factory has made the first instance
         self.capacity = self.limit = kind.__mailbox__
+        """Each sender compares `limit` with the length of the mailbox, the one comparison on the way of every
+        message. It is `capacity` while messages are accepted, 0 while senders wait (FIFO: later ones queue
+        behind them), CLOSED at the end."""
         self.overflow: Overflow = kind.__overflow__
         self.mode = HELD
+        """Who serves the cell (`states`)."""
         self.phase = STARTING
+        """Where the actor is in its life (`states`)."""
         self.order: int = 0
+        """What was asked of the cell and is not carried out yet: bits (`states`)."""
         self.hand = NOTHING
+        """The envelope that is being handled."""
         self.task: asyncio.Task[Any] | None = None
+        """The pump: serves the cell while a handler awaits."""
         self.fresh: Coroutine[Any, Any, Any] | None = None
+        """A coroutine that the pump has yet to start, closed if it is killed before that."""
         self.since = 0.0
+        """When the message in hand was taken, by the clock of the scheduler."""
         self.children: dict[str, Cell] | None = None
         self.extras: Extras | None = None
         scheduler.uid = self.uid = scheduler.uid + 1

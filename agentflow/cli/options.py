@@ -20,23 +20,9 @@ __all__ = [
     "run_id",
     "run_or_file",
     "settings_of",
-    "store_options",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-def store_options(command: F) -> F:
-    """Add `--store URL` and `--local`."""
-    command = click.option(
-        "--local", is_flag=True, help="Work in this process on the store, without a daemon."
-    )(command)
-    return click.option(
-        "--store",
-        metavar="URL",
-        help="The store of the runs: sqlite:FILE or memory:. Default: AGENTFLOW_STORE, `store` in"
-        " agentflow.toml, else sqlite:$XDG_DATA_HOME/agentflow/agentflow.db.",
-    )(command)
 
 
 def json_option(help: str) -> Callable[[F], F]:

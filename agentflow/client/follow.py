@@ -21,8 +21,7 @@ __all__ = ["RECONNECT_TIMEOUT_S", "follow_lines"]
 RECONNECT_TIMEOUT_S = 300.0
 """Seconds for which a stream that broke tries to come back."""
 
-_HEARTBEAT = 15
-_SILENCE = 45.0  # three signs of life that did not come: the connection is dead
+_SILENCE_S = 45.0  # three heartbeats of 15 s that did not come: the connection is dead
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 5.0
 _ENDED = frozenset(name.partition(".")[2] for name in TERMINAL_TYPES)
 
@@ -70,7 +69,7 @@ async def follow_lines(
             "expand": whole or None,
         }
         try:
-            async with transport.stream(path, query=query, timeout=_SILENCE) as response:
+            async with transport.stream(path, query=query, timeout=_SILENCE_S) as response:
                 over = response.headers.get("Agentflow-State") in _ENDED
                 began, lost_at, delay = True, 0.0, _FIRST_DELAY
                 async for line in _lines(response):

@@ -25,7 +25,6 @@ __all__ = [
     "MAX_LEVELS",
     "MAX_PARTS",
     "MAX_UNITS",
-    "UNIT_S",
     "Cost",
     "Size",
     "compile_patterns",
@@ -34,9 +33,8 @@ __all__ = [
     "measure",
 ]
 
-UNIT_S: Final = 20e-9
 MAX_UNITS: Final = 15_000_000
-"""0.3 s of CPU: beyond it a value is not judged."""
+"""0.3 s of CPU, 20 ns a unit: beyond it a value is not judged."""
 INLINE_UNITS: Final = 1_000_000
 """20 ms of CPU: beyond it judging leaves the event loop."""
 MAX_PARTS: Final = 10_000

@@ -13,12 +13,11 @@ if TYPE_CHECKING:
     from agentflow.engine.mail import Taken
     from agentflow.engine.path import Path
 
-__all__ = ["EXPRESSION_STATUS", "NO_USAGE", "TERMINAL_STEP", "Activation", "Phase", "StepStatus"]
+__all__ = ["EXPRESSION_STATUS", "NO_USAGE", "Activation", "Phase", "StepStatus"]
 
 Phase = Literal["pending", "asked", "denied", "open", "held"]
 StepStatus = Literal["pending", "running", "waiting", "succeeded", "failed", "skipped", "cancelled"]
 
-TERMINAL_STEP = frozenset({"succeeded", "failed", "skipped", "cancelled"})
 EXPRESSION_STATUS = {
     "succeeded": "success",
     "failed": "failed",

@@ -359,7 +359,6 @@ def tool_failed(
 
 
 def attempt_failed(
-    state: RunState,
     activation: Activation,
     error: ErrorInfo,
     now: int,

@@ -179,7 +179,7 @@ def handler_failed(
         return left + step_failed(activation, error, now)
     if error.code == OUTCOME_UNKNOWN:
         return left + step_failed(activation, error, now, outcome="unknown")
-    return left + attempt_failed(state, activation, error, now, draw)
+    return left + attempt_failed(activation, error, now, draw)
 
 
 def _at_work(state: RunState, activation_key: str, attempt: int) -> Activation | None:

@@ -175,7 +175,7 @@ def _attempt_over(state: RunState, activation: Activation, now: int) -> Decision
             draw=0.0,
         )
     closed = close_calls(state, activation, error, now)
-    return closed + attempt_failed(state, activation, error, now, 0.0, closed)
+    return closed + attempt_failed(activation, error, now, 0.0, closed)
 
 
 def _attempt_late(state: RunState, activation: Activation) -> str:

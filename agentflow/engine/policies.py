@@ -30,9 +30,6 @@ __all__ = ["POLICIES", "Eager", "Superstep", "begin_superstep", "complete_supers
 MAX_ITERATIONS = 100
 """Supersteps without anything from outside, where `max_iterations` is not stated."""
 
-FIRST = 0
-"""Of an order: answers and timers; other messages have 1."""
-
 
 class Eager:
     """Dataflow: a message is dispatched when the completion of its sender is durable."""

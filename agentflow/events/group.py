@@ -5,6 +5,12 @@ that is most of what a short commit costs. Any other is made by the thread, whic
 and reports all of it by one wake-up. A lone job is written at once; a thousand runs that append together
 share one sync. Either way it is `Store.write`, under one lock, and nothing is written by the loop while the
 thread has anything to write or to report: jobs commit in the order of their calls.
+
+    loop    append a ► append b, c, d ────────► a is resolved, append e ────► b, c, d are resolved …
+    thread  gather [a] ► write, sync ► gather [b, c, d] ► report [a] ► write, sync ► gather [e] ► …
+
+Three policies stand apart: how many of the queued jobs are a group (`_group_size`), which commits are short
+enough for the loop (`pace`), and when the loop, being busy, sleeps for the thread (`writer_yield`).
 """
 
 from __future__ import annotations
@@ -22,6 +28,7 @@ from agentflow.events.forked import ForkGuard
 from agentflow.events.pace import CommitPace
 from agentflow.events.rows import Append
 from agentflow.events.rules import check_batch
+from agentflow.events.writer_yield import WriterYield
 
 __all__ = ["GroupCommit", "Job", "Store", "fail"]
 
@@ -29,22 +36,8 @@ T = TypeVar("T")
 
 _GROUP_EVENTS = 4_096  # beyond this a larger commit is no faster, only later
 
-# Writers that wait for the same commit come back together, and thread and loop then work by turns. So of many
-# jobs half are left for the next group, and the loop runs ahead with one half while the other is written;
-# unless the sync is what a commit takes its time for, of which there should then be few.
-_HALVED_FROM = 64
+_HALVED_FROM_JOBS = 64
 _LARGEST_SYNC_SHARE = 0.5
-
-# A loop that never sleeps keeps the interpreter from the writing thread: commits then take hundreds of ms or
-# do not happen at all. So while something is being written, the loop looks every 2 ms whether it was busy,
-# and if so sleeps until the commit is done, for 5 ms at most: longer would make the loop late, and gains
-# little, since a statement of many rows needs the interpreter seldom. A loop that was idle waits twice as
-# long for its next look, 16 ms at most: while a run awaits a disk of 5 ms, each look wakes it for nothing.
-_LOOK_AFTER = 0.002
-_LONGEST_LOOK = 0.016
-_BUSY_SHARE = 0.7
-_IDLE_SHARE = 0.2  # a busy loop may look half idle on a machine with other work
-_LEND_AT_MOST = 0.005
 
 _WATCH_INTERVAL_S = 0.5
 """How often an idle store is looked at; a fault is known within a second."""
@@ -127,10 +120,7 @@ class GroupCommit:
         self._submitted = 0  # jobs given to the thread
         self._reported = 0  # and those that it told the loop of
         self._resolved = 0  # and those that the loop has told their waiters of
-        self._looking = False
-        self._cpu = self._wall = 0.0
-        self._lender = threading.Event()
-        self._lent = False
+        self._yield = WriterYield(self._is_writing)
         self._done: list[Job] = []  # written, and not reported yet
         self._backlog: list[Job] = []  # taken from the queue by the thread, and in no group yet
         self._stopping = False
@@ -213,8 +203,12 @@ class GroupCommit:
             return
         self._submitted += len(group)
         self._queue.put(group)
-        if not self._looking:
-            self._look_later(_LOOK_AFTER)
+        if not self._yield.looks:
+            assert self._loop is not None
+            self._yield.start(self._loop)
+
+    def _is_writing(self) -> bool:
+        return self._reported < self._submitted
 
     def _write_here(self, group: list[Job]) -> bool:
         """Write a group on the loop's own thread; False if it is left to the other one."""
@@ -246,29 +240,6 @@ class GroupCommit:
                 raise RuntimeError("this log belongs to another event loop")
             self._loop = loop
         return loop
-
-    def _look_later(self, seconds: float) -> None:
-        assert self._loop is not None
-        self._looking = True
-        self._cpu, self._wall = time.thread_time(), time.perf_counter()
-        self._loop.call_later(seconds, self._look, seconds)
-
-    def _look(self, seconds: float) -> None:
-        """Lend the interpreter to the writing thread if the loop had it nearly all the time."""
-        if self._reported >= self._submitted:
-            self._looking = False
-            return
-        used, passed = time.thread_time() - self._cpu, time.perf_counter() - self._wall
-        if used <= _BUSY_SHARE * passed:
-            idle = used < _IDLE_SHARE * passed
-            self._look_later(min(2 * seconds, _LONGEST_LOOK) if idle else _LOOK_AFTER)
-            return
-        self._lender.clear()
-        self._lent = True
-        if self._reported < self._submitted:
-            self._lender.wait(_LEND_AT_MOST)
-        self._lent = False
-        self._look_later(_LOOK_AFTER)
 
     # -- either thread
 
@@ -326,11 +297,9 @@ class GroupCommit:
                 jobs += given
                 given = self._queue.get_nowait()
             self._stopping = True
-        most = len(jobs)
-        if most >= _HALVED_FROM and self._sync_share <= _LARGEST_SYNC_SHARE:
-            most = (most + 1) // 2
+        most = _group_size(len(jobs), self._sync_share)
         size = count = 0
-        while count < most and size < _GROUP_EVENTS:
+        while count < min(most, len(jobs)) and size < _GROUP_EVENTS:
             batch = jobs[count].batch
             size += len(batch.events) if batch is not None else 1
             count += 1
@@ -346,8 +315,19 @@ class GroupCommit:
         with contextlib.suppress(RuntimeError):  # the loop is closed, and with it all waiters
             self._loop.call_soon_threadsafe(self._settle, group)
         self._reported += len(group)
-        if self._lent:
-            self._lender.set()
+        self._yield.report()
+
+
+def _group_size(queued: int, sync_share: float) -> int:
+    """Return how many of the queued jobs may be one group.
+
+    Writers that wait for the same commit come back together, and thread and loop then work by turns. So of
+    many jobs half are left for the next group: the loop runs ahead with one half while the other is written.
+    Where a commit spends its time on the sync there should be few, so a group takes all.
+    """
+    if queued < _HALVED_FROM_JOBS or sync_share > _LARGEST_SYNC_SHARE:
+        return _GROUP_EVENTS
+    return (queued + 1) // 2
 
 
 def _nothing() -> None:

@@ -1,8 +1,8 @@
-"""The live end of the log: one cursor over history and what is committed next, without a seam.
+"""Subscriptions to runs: one cursor over history and what is committed next, without a gap or a repetition.
 
-The hub holds no truth and no queue of any subscriber. Of a followed run it keeps a short window
-of its newest events and one wake-up; a subscriber is a position. One that falls behind the window reads the
-log until it is in the window again, so a slow reader costs the writer nothing and misses nothing.
+The hub holds no truth and no queue of any subscriber. Of a followed run it keeps a short window of its newest
+events (`live_window`); a subscriber is an offset. One that falls behind the window reads the log until it is
+in the window again, so a slow subscriber costs the writer nothing and misses nothing.
 """
 
 from __future__ import annotations
@@ -10,159 +10,127 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
+from enum import Enum, auto
 
 from agentflow.errors import AgentflowError, OffsetTrimmed
 from agentflow.events.all_runs import AllRuns, AllRunsReader
 from agentflow.events.catalogue import TERMINAL_TYPES
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.filters import TypeFilter
+from agentflow.events.live_window import LiveWindow
 from agentflow.events.log import EventLog
 from agentflow.events.pages import Pages
 
 __all__ = ["Hub"]
 
-_WINDOW_EVENTS = 1_024
-_WINDOW_BYTES = 1 << 20
+
+class _Next(Enum):
+    """What a subscription does where there is no batch for it."""
+
+    WAIT = auto()
+    END = auto()
 
 
-class _Tail:
-    """The newest events of a followed run, in order and without gap, and the readers that wait for more."""
+class _Subscription:
+    """Where one subscriber is in a run's log.
 
-    __slots__ = (
-        "_bytes",
-        "_waiters",
-        "_waking",
-        "ended",
-        "events",
-        "pages",
-        "stale",
-        "start",
-        "users",
-    )
+    `after` is the offset behind which it begins, None for the earliest event that is left; `stop` the offset
+    before which it ends, None for the end of the run.
+    """
 
-    def __init__(self, pages: Pages) -> None:
-        self.events: list[StoredEvent] = []
-        self.pages = pages
-        self.start = 0
-        self.users = 0
-        self.ended = False
-        self.stale = False
-        """Set when another process may have written; the first reader that sees it polls."""
-        self._bytes = 0
-        self._waiters: set[asyncio.Future[None]] = set()
-        self._waking = False
+    __slots__ = ("_caught_up", "_from_earliest", "_log", "_position", "_stop", "_window", "_workflow_id")
 
-    @property
-    def end(self) -> int:
-        return self.start + len(self.events)
+    def __init__(
+        self, log: EventLog, window: LiveWindow, workflow_id: str, after: int | None, stop: int | None
+    ) -> None:
+        self._log = log
+        self._window = window
+        self._workflow_id = workflow_id
+        self._position = 0 if after is None else after + 1
+        self._stop = stop
+        self._from_earliest = after is None
+        """True until the first batch of a subscription that begins with whatever is left."""
+        self._caught_up = False
+        """True once the log had nothing more: what comes next is published in the window."""
 
-    def since(self, position: int, stop: int | None) -> list[StoredEvent]:
-        """Return what the window has from `position` on, before `stop`."""
-        if not self.start <= position < self.end:
-            return []
-        batch = self.events[position - self.start :]
-        return batch if stop is None else batch[: stop - position]
+    async def next_batch(self) -> Sequence[StoredEvent] | _Next:
+        """Return the events from the position on, and pass them; or what to do where there are none now.
 
-    def is_past(self, position: int) -> bool:
-        """Return whether the window has moved on beyond `position`."""
-        return bool(self.events) and position < self.start
+        Raises OffsetTrimmed, RunNotFound, RunGone or StoreError as `Hub.batches` says.
+        """
+        while self._stop is None or self._position < self._stop:
+            batch = self._window.since(self._position, self._stop)
+            if not batch:
+                if self._window.closed or (self._window.ended and self._position >= self._window.end):
+                    return _Next.END
+                if self._caught_up and not self._window.stale and not self._window.is_past(self._position):
+                    return _Next.WAIT
+                batch = await self._read_log()
+                if batch is None:
+                    return _Next.END
+            if batch:
+                self._from_earliest = False
+                self._position = batch[-1].offset + 1
+                return batch
+        return _Next.END
 
-    def extend(self, events: Sequence[StoredEvent]) -> None:
-        """Take newly committed events; those that are known already, by offset, are passed over."""
-        first = events[0].offset
-        if not self.events or first > self.end:
-            # Nothing yet, or something was committed past us: the log has what lies between.
-            self.events.clear()
-            self._bytes = 0
-            self.start = first
-        elif first < self.end:
-            events = events[self.end - first :]
-            if not events:
-                return
-        self.events.extend(events)
-        for event in events:
-            self._bytes += event.size
-        if events[-1].type in TERMINAL_TYPES:
-            self.ended = True
-        if len(self.events) > 2 * _WINDOW_EVENTS or self._bytes > 2 * _WINDOW_BYTES:
-            self._trim()
-        self.stale = False
-        self._wake_soon()
-
-    def _trim(self) -> None:
-        keep = size = 0
-        for event in reversed(self.events):
-            size += event.size
-            if keep == _WINDOW_EVENTS or (size > _WINDOW_BYTES and keep):
-                size -= event.size
-                break
-            keep += 1
-        self.start = self.end - keep
-        del self.events[:-keep]
-        self._bytes = size
-
-    def _wake_soon(self) -> None:
-        # Once a pass of the loop, however many batches come in it: the publisher pays one call.
-        if self._waiters and not self._waking:
-            self._waking = True
-            asyncio.get_running_loop().call_soon(self.wake)
-
-    def wake(self) -> None:
-        """Let every waiting subscriber look again."""
-        self._waking = False
-        waiters, self._waiters = self._waiters, set()
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    async def wait(self) -> None:
-        """Wait until something was published, or the log is to be polled."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
+    async def _read_log(self) -> Sequence[StoredEvent] | None:
+        """Return a page of the log, empty if it has none now; None if the run has ended."""
+        self._window.stale = False
         try:
-            await waiter
-        finally:
-            self._waiters.discard(waiter)
-
-    def look(self) -> None:
-        """Poll the log, because another process may have written."""
-        self.stale = True
-        self.wake()
+            batch = await self._window.pages.read(self._position, self._stop)
+        except OffsetTrimmed as trimmed:
+            if not self._from_earliest:
+                raise
+            self._position = trimmed.earliest_offset
+            return ()
+        if batch:
+            if self._caught_up:  # another process wrote it: the other subscribers need not read it again
+                self._window.extend(batch)
+            return batch
+        run = await self._log.run(self._workflow_id)
+        # Otherwise an event was committed between the two reads.
+        self._caught_up = self._position > run.last_offset
+        return None if self._caught_up and run.ended else ()
 
 
 class Hub:
-    """Follows the runs of one log. `poll` is how often, in seconds, it is asked whether another process has
-    written; only then are the followed runs looked up. For one event loop."""
+    """Lets subscribers of one event loop follow the runs of one log.
+
+    A store that several processes share is polled every `poll` seconds for writes of the others.
+    """
 
     def __init__(self, log: EventLog, *, poll: float = 0.25) -> None:
         self._log = log
         self._poll = poll if log.shared else None
-        self._tails: dict[str, _Tail] = {}
-        self._all_runs = AllRuns(log, self._ask_later)
+        self._windows: dict[str, LiveWindow] = {}
+        self._all_runs = AllRuns(log, self._schedule_poll)
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
-        self._asking: asyncio.Task[None] | None = None
-        self._foreign: int | None = None  # writes of other processes, when they were last asked for
+        self._polling: asyncio.Task[None] | None = None
+        self._foreign_writes: int | None = None
+        """Number of writes by other processes at the last poll."""
 
     def close(self) -> None:
-        """Let every subscriber end where it is: nothing will be published any more. Idempotent."""
+        """End every subscription where it is: nothing will be published any more. Idempotent."""
         self._closed = True
-        self._rest()
-        for tail in self._tails.values():
-            tail.wake()
+        self._cancel_poll()
+        for window in self._windows.values():
+            window.closed = True
+            window.wake()
         self._all_runs.close()
 
     def publish(self, workflow_id: str, events: Sequence[StoredEvent]) -> None:
-        """Show events of one run that are durable now, in order; called by its sequencer. Never waits."""
-        tail = self._tails.get(workflow_id)
-        if tail is not None and events:
-            tail.extend(events)
+        """Give the subscribers events of one run that are durable now, in order; never waits."""
+        window = self._windows.get(workflow_id)
+        if window is not None and events:
+            window.extend(events)
         self._all_runs.committed()
 
     @property
     def followed(self) -> int:
-        """How many runs have a subscriber; others take no memory here."""
-        return len(self._tails)
+        """Number of runs that have a subscriber; the hub keeps nothing of other runs."""
+        return len(self._windows)
 
     def read_all(
         self,
@@ -200,108 +168,87 @@ class Hub:
         follow: bool = True,
         types: Iterable[str] | None = None,
     ) -> AsyncGenerator[Sequence[StoredEvent], None]:
-        """Yield the run's events after offset `after`, each once and in order, as many at a time as there
-        are.
+        """Yield the run's events after offset `after`, each once and in order, in batches.
 
-        Without `after` they begin with the earliest that is left; with it, OffsetTrimmed is raised when the
-        first that is wanted was trimmed. Ends after the terminal event; without `follow` also at the end that
-        the log has now. `types` chooses among exact types and families (`tool.*`). RunNotFound; RunGone;
-        StoreError if the log cannot be read. Every batch passes through the loop once, so a reader that is
-        always behind does not hold up the others. Close it (`contextlib.aclosing`) when you leave early.
+        Without `after` they begin with the earliest that is left; with it, OffsetTrimmed is raised if the
+        first one was trimmed. Ends after the terminal event; without `follow` also at the end that
+        the log has now. `types` chooses among exact types and families (`tool.*`). The loop runs other tasks
+        between two batches, so that a subscriber that is always behind does not hold up the others. Close it
+        (`contextlib.aclosing`) when you leave early. Raises RunNotFound, RunGone, or StoreError if the log
+        cannot be read.
         """
         wanted = None if types is None else TypeFilter(types)
-        tail = self._attach(workflow_id)
+        window = self._attach(workflow_id)
         try:
-            position = 0 if after is None else after + 1
-            anywhere = after is None  # whether to begin with whatever is left
             stop = None if follow else await self._log.last(workflow_id) + 1
-            looked = False  # whether the log had nothing more for us since we were attached
-            rested = True  # whether others had their turn since the last batch
-            while stop is None or position < stop:
-                batch = tail.since(position, stop)
-                if not batch:
-                    if tail.ended and position >= tail.end:
-                        return
-                    if self._closed:
-                        return
-                    if looked and not tail.stale and not tail.is_past(position):
-                        await tail.wait()
-                        rested = True
-                        continue
-                    tail.stale = False
-                    try:
-                        batch = await tail.pages.read(position, stop)
-                    except OffsetTrimmed as trimmed:
-                        if not anywhere:
-                            raise
-                        position = trimmed.earliest_offset
-                        continue
-                    if not batch:
-                        run = await self._log.run(workflow_id)
-                        looked = position > run.last_offset  # else something came between the two looks
-                        if looked and run.ended:
-                            return
-                        continue
-                    if looked:
-                        tail.extend(batch)  # perhaps another process wrote it: spare the others the look
-                if not rested:
+            subscription = _Subscription(self._log, window, workflow_id, after, stop)
+            has_yielded = True  # to the other tasks of the loop, since the last batch
+            while True:
+                batch = await subscription.next_batch()
+                if batch is _Next.END:
+                    return
+                if batch is _Next.WAIT:
+                    await window.wait()
+                    has_yielded = True
+                    continue
+                if not has_yielded:
                     await asyncio.sleep(0)
-                rested = anywhere = False
-                position = batch[-1].offset + 1
+                has_yielded = False
                 shown = batch if wanted is None else [event for event in batch if wanted(event.type)]
                 if shown:
                     yield shown
                 if batch[-1].type in TERMINAL_TYPES:
                     return
         finally:
-            self._detach(workflow_id, tail)
+            self._detach(workflow_id, window)
 
-    def _attach(self, workflow_id: str) -> _Tail:
-        tail = self._tails.get(workflow_id)
-        if tail is None:
-            tail = self._tails[workflow_id] = _Tail(Pages(self._log, workflow_id))
-            self._ask_later()
-        tail.users += 1
-        return tail
+    def _attach(self, workflow_id: str) -> LiveWindow:
+        window = self._windows.get(workflow_id)
+        if window is None:
+            window = self._windows[workflow_id] = LiveWindow(Pages(self._log, workflow_id))
+            window.closed = self._closed
+            self._schedule_poll()
+        window.subscribers += 1
+        return window
 
-    def _detach(self, workflow_id: str, tail: _Tail) -> None:
-        tail.users -= 1
-        if not tail.users:
-            tail.pages.close()
-            del self._tails[workflow_id]
+    def _detach(self, workflow_id: str, window: LiveWindow) -> None:
+        window.subscribers -= 1
+        if not window.subscribers:
+            window.pages.close()
+            del self._windows[workflow_id]
             if not self._is_followed:
-                self._rest()
+                self._cancel_poll()
 
-    # One question for all runs that are followed, however many: a thousand idle ones cost what one does.
+    # The store is polled, not each run: 1,000 idle runs cost one query an interval.
 
     @property
     def _is_followed(self) -> bool:
-        return bool(self._tails or self._all_runs.followers)
+        return bool(self._windows or self._all_runs.followers)
 
-    def _ask_later(self) -> None:
-        if self._poll is not None and self._timer is None and self._asking is None and not self._closed:
-            self._timer = asyncio.get_running_loop().call_later(self._poll, self._ask)
+    def _schedule_poll(self) -> None:
+        if self._poll is not None and self._timer is None and self._polling is None and not self._closed:
+            self._timer = asyncio.get_running_loop().call_later(self._poll, self._start_poll)
 
-    def _ask(self) -> None:
+    def _start_poll(self) -> None:
         self._timer = None
-        self._asking = asyncio.ensure_future(self._ask_log())
+        self._polling = asyncio.ensure_future(self._poll_log())
 
-    async def _ask_log(self) -> None:
+    async def _poll_log(self) -> None:
         try:
             foreign = await self._log.foreign_writes()
-        except AgentflowError:  # a subscriber of a run meets the same, and raises it
+        except AgentflowError:  # the subscribers read the log now, and raise the same error
             foreign = None
         finally:
-            self._asking = None
-        if foreign is None or foreign != self._foreign:
-            for tail in self._tails.values():
-                tail.look()
+            self._polling = None
+        if foreign is None or foreign != self._foreign_writes:
+            for window in self._windows.values():
+                window.mark_stale()
             self._all_runs.committed()
-        self._foreign = foreign
+        self._foreign_writes = foreign
         if self._is_followed:
-            self._ask_later()
+            self._schedule_poll()
 
-    def _rest(self) -> None:
+    def _cancel_poll(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

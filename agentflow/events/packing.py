@@ -252,7 +252,7 @@ def _leave_out(
             known.setdefault(value, (number, at))
         large.append(number)
     if earlier is not None and new:
-        _remember(new, kept, copies, batch, earlier)
+        _remember(new, kept, batch, earlier)
     return kept
 
 
@@ -269,7 +269,6 @@ def _overlaps(at: int, length: int, found: list[tuple[int, int, int, int]]) -> b
 def _remember(
     new: list[tuple[bytes, int, int]],
     kept: list[bytes],
-    copies: list[_Copy],
     batch: int,
     earlier: EarlierValues,
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -18,7 +17,6 @@ __all__ = [
     "RetentionPlan",
     "RetentionPolicy",
     "RetentionScan",
-    "plan_retention",
 ]
 
 LISTED = 1_000
@@ -210,26 +208,6 @@ class RetentionScan:
         if row.parent in self._open:
             return f"its parent {row.parent} is {self._open[row.parent]}"
         return self._open_children.get(row.workflow_id)
-
-
-def plan_retention(policy: RetentionPolicy, rows: Iterable[RunRow], now: int) -> RetentionPlan:
-    """Return what `policy` takes of a store with these rows at `now` (µs).
-
-    Runs that have ended alone, oldest end first; never one that is labelled `hold`, nor one whose parent or
-    child has not ended.
-    """
-    everything = sorted(rows, key=lambda row: (row.updated_at, row.workflow_id))
-    scan = RetentionScan(policy, now)
-    for row in everything:
-        if not row.ended:
-            scan.note(row)
-    ended = [row for row in everything if row.ended]
-    for row in ended if scan.weighs else ():
-        scan.weigh(row)
-    scan.begin()
-    for row in ended:
-        scan.take(row)
-    return scan.plan()
 
 
 def _removal(policy: RetentionPolicy, row: RunRow, reason: str) -> Removal | None:

@@ -96,11 +96,6 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         )
         return msgspec.structs.replace(request, messages=tuple(messages))
 
-    @property
-    def context_window(self) -> int | None:
-        """Tokens that a request and its answer may have together; another name of `context_tokens`."""
-        return self.context_tokens
-
     def lacks(self, *, functions: int = 0, json_schema: bool = False) -> str | None:
         """Return what an agent needs and the model lacks, as the middle of a sentence; None if nothing."""
         if functions and self.tools == "none":

@@ -43,6 +43,7 @@ class RunFold:
     def __init__(self, workflow_id: str, workflow: Workflow) -> None:
         self.workflow_id = workflow_id
         self.next_offset = 0
+        """Offset of the event that `take` expects."""
         self._workflow = workflow
         self._steps = {
             step_id: Step(node, workflow.options, has_error_edge=has_error_edge)
@@ -51,11 +52,11 @@ class RunFold:
         self._items: dict[str, dict[int, Work]] = {}  # of steps at work, by activation and index
         self._begin: ev.WorkflowStarted | None = None
         self._state = "pending"
-        self._pause: str | None = None
+        self._pause: str | None = None  # why the run is paused
         self._is_cancelling = False
         self._holds_failures = False
-        self._given = OutputFold()
-        self._kept = KeptState(workflow)
+        self._given = OutputFold()  # what executors yielded
+        self._kept = KeptState(workflow)  # shared and private state
         self._output: Any = None
         self._error: ErrorInfo | None = None
         self._usage = _NO_USAGE
@@ -63,16 +64,16 @@ class RunFold:
         self._limits: Limits = {}
         self._step_limits: dict[str, Limits] = {}
         self._clocks = Clocks()
-        self._open: dict[str, Work] = {}
+        self._open: dict[str, Work] = {}  # activations at work, by key
         self._slots = Slots(workflow.options.max_parallel)
-        self._calls: dict[str, Call] = {}
+        self._calls: dict[str, Call] = {}  # begun and not ended, by id
         self._requests: dict[str, RequestRecord] = {}
         self._waits: dict[str, str] = {}  # id of an open request to the key of the work that waits for it
-        self._children: list[str] = []
+        self._children: list[str] = []  # ids of child runs, in the order of their start
         self._routed: dict[str, str] = {}  # id of a request of a child to the step whose edges took it
         self._linked: set[str] = set()  # keys of open work that child runs do
         self._started_at = 0
-        self._dispatched_at: int | None = None
+        self._dispatched_at: int | None = None  # when the first work began
         self._ended_at: int | None = None
         self._last_ts = 0
         self.pipeline: PipelineFold | None = None

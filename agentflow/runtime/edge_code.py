@@ -22,7 +22,7 @@ from agentflow.threads import in_thread
 
 if TYPE_CHECKING:
     from agentflow.engine import Outgoing
-    from agentflow.engine.graph import Edge, Node
+    from agentflow.engine.graph import Node
     from agentflow.engine.shared_state import SharedState
 
 __all__ = ["EDGE_CODE_LIMIT_S", "call_in_time", "evaluate", "has_code", "is_stale"]
@@ -129,7 +129,7 @@ def _judged(
             if name is None or acceptance(edge, message) is not None:
                 continue
             progress.edge = edge.name
-            verdicts[edge.name] = found = _verdict(code, edge, name, data, shared)
+            verdicts[edge.name] = found = _verdict(code, name, data, shared)
             if found is True and route.kind == "switch":
                 break
     for name, targets in offered(node, message).items():
@@ -141,9 +141,7 @@ def _judged(
     return msgspec.structs.replace(message, verdicts=verdicts, selections=selections)
 
 
-def _verdict(
-    code: Callables, edge: Edge, name: str, data: Callable[[], Any], shared: Mapping[str, Any]
-) -> bool | str:
+def _verdict(code: Callables, name: str, data: Callable[[], Any], shared: Mapping[str, Any]) -> bool | str:
     predicate = code.predicates.get(name)
     if predicate is None:
         return f"no predicate is registered as {name}"

@@ -25,7 +25,7 @@ from agentflow.server.large_bodies import LargeBodies
 from agentflow.server.metrics import Metrics
 from agentflow.server.problems import TRUST_HINT, Refusal, with_trust_hint
 from agentflow.server.sessions import Sessions
-from agentflow.server.streams import Streams
+from agentflow.server.stream_registry import StreamRegistry
 from agentflow.server.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -83,7 +83,9 @@ class Service:
         self.metrics = metrics or Metrics()
         self.tokens = tokens or Tokens()
         self.sessions = sessions or Sessions(self.tokens)
-        self.streams = Streams(runtime.hub, runtime.delta_hub, runtime.log, self.metrics, config.max_streams)
+        self.streams = StreamRegistry(
+            runtime.hub, runtime.delta_hub, runtime.log, self.metrics, config.max_streams
+        )
         self.stop = stop
         self.requests = Requests(runtime)
         self.retention: RetentionPolicy | None = None

@@ -1,9 +1,9 @@
 """One stream of events to one client (page 000 §8.1).
 
-A stream is a position in a log that everybody shares: no queue of its own, no copy of an event. Everything
-that is pending goes out as one chunk; while the client does not take it the position stays where it is, the
-writer goes on, and the client catches up from the log. A client that goes away ends its stream and nothing
-else.
+A stream is a position in a shared log: it has no queue and no copy of an event. All pending events are sent
+as one chunk; while the client does not take it the position stays where it is, the writer goes on, and the
+client catches up from the log. A client that goes away ends its stream and nothing else. `event_streams` has
+the streams of one run and of all runs, `stream_registry` counts them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from agentflow.logs import get_logger
 from agentflow.server.connection import HIGH_WATER, Link, link_of
 from agentflow.server.frames import Frames, pieces
 from agentflow.server.positions import EventFilter, Heartbeat
-from agentflow.server.streams import Streams
+from agentflow.server.stream_registry import StreamRegistry
 
 __all__ = ["Plan", "Stream"]
 
@@ -51,7 +51,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 class Stream(Response):
     """The response that is one stream. Sent once, by the request's own task."""
 
-    def __init__(self, streams: Streams, plan: Plan, headers: dict[str, str]) -> None:
+    def __init__(self, streams: StreamRegistry, plan: Plan, headers: dict[str, str]) -> None:
         self.status_code = 200
         self.background = None
         # No cache may store the response, and no proxy may buffer it.
@@ -63,16 +63,17 @@ class Stream(Response):
         self._send: Send | None = None
         self._deadline: asyncio.Timeout | None = None
         self._beat: asyncio.TimerHandle | None = None
-        self._asides: set[asyncio.Task[None]] = set()
+        self._asides: set[asyncio.Task[None]] = set()  # what is being sent beside the events
         self.busy = False
-        """Whether something is being sent just now."""
-        self._turns: deque[asyncio.Future[None]] = deque()
+        """True while a chunk is being sent."""
+        self._turns: deque[asyncio.Future[None]] = deque()  # senders that wait for it, FIFO
         self._leaving = False
         self._last_sent = 0.0
         self.left = plan.limit
-        self._written = 0
-        self._taken = -1
-        self._taken_at = time.monotonic()
+        """Events that may still be sent; None without a limit."""
+        self._written = 0  # bytes given to the socket
+        self._taken = -1  # bytes that the client had taken at the last look
+        self._taken_at = time.monotonic()  # when that number last grew
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream to its end."""
@@ -81,7 +82,7 @@ class Stream(Response):
         if scope["method"] == "HEAD":
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             return
-        # A server may keep the head until the first piece of the body; the client is to have it now.
+        # A server may hold back the head until the first piece of the body: an empty piece sends it now.
         await send({"type": "http.response.body", "body": b"", "more_body": True})
         self._link, self._send = link_of(scope), send
         gone = asyncio.ensure_future(self._client_gone(receive))
@@ -98,7 +99,7 @@ class Stream(Response):
             left = gone.done()
             await self._tidy(gone)
         if not left:
-            # The end of the body is how a client learns that this was all.
+            # The end of the body tells the client that the stream is complete.
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _tidy(self, gone: asyncio.Future[None]) -> None:
@@ -139,7 +140,7 @@ class Stream(Response):
             await self.put(begin)
         self._count_silence()
         self._start_beating()
-        # Trimmed, deleted or closed under the reader: it learns more when it comes back.
+        # The run was trimmed or deleted, or the log closed: the next request of the client says which.
         with suppress(AgentflowError):
             try:
                 await self.follow()

@@ -29,10 +29,7 @@ from agentflow.tools.secrets import MissingSecret, Values
 from agentflow.tools.service import Service
 from agentflow.tools.tool import Tool, ToolContext, ToolError
 
-__all__ = ["GIVEN_HEADERS", "Request", "WebService", "classify", "context_header"]
-
-GIVEN_HEADERS: Final = frozenset({"idempotency-key", "traceparent", "tracestate", "agentflow-context"})
-"""Headers that each request has by itself, in lower case: no argument sets them."""
+__all__ = ["Request", "WebService", "classify", "context_header"]
 
 _MAX_CONTEXT: Final = 8 << 10
 _MAX_REDIRECTS: Final = 5

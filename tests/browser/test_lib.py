@@ -288,6 +288,7 @@ async def test_events_of_items_that_stand_together_fold(browser, served):
     assert found["of"] == [None, 0, 0, None]
 
 
+@pytest.mark.slow
 async def test_the_documentation_has_every_topic_of_help(browser, tmp_path):
     async with serving(tmp_path) as served, opened(browser) as (page, _):
         await page.goto(address(served, "#/docs"))

@@ -37,8 +37,6 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # loading those of the tests takes seconds
             "PYTEST_PLUGINS": "agentflow.testing.plugin",
             "XDG_RUNTIME_DIR": str(folder),
-            # One for all pages: the processes of each would compile the product anew, in 1 to 3 s of CPU.
-            "PYTHONPYCACHEPREFIX": str(tmp_path.parent / "bytecode"),
         }
         yield made
     made.close()

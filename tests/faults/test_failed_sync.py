@@ -91,7 +91,7 @@ def test_whatever_sync_fails_nothing_acknowledged_is_lost(kind, tally, rounds, s
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("rounds", "step", "mixtures"), [(2, 3, 1), pytest.param(7, 1, 2, marks=pytest.mark.slow)]
+    ("rounds", "step", "mixtures"), [(2, 8, 1), pytest.param(7, 1, 2, marks=pytest.mark.slow)]
 )
 def test_the_next_process_does_not_build_on_pages_that_were_never_written(
     kind, tally, rounds, step, mixtures

@@ -95,8 +95,8 @@ def check(store: Path, effects: Path, result: str) -> None:
     assert len(models) == 2 * 6 + 1, "a recorded model call was made again"
 
 
-QUICK = [1, 5, 9, 20, 35, 68]
-SLOW = [pytest.param(events, marks=pytest.mark.slow) for events in (2, 7, 13, 27, 44, 55)]
+QUICK = [1, 9, 35, 68]
+SLOW = [pytest.param(events, marks=pytest.mark.slow) for events in (2, 5, 7, 13, 20, 27, 44, 55)]
 
 
 @pytest.mark.parametrize("events", [*QUICK, *SLOW])
@@ -112,9 +112,9 @@ def test_killed_again_and_again(tmp_path):
     store, effects = tmp_path / "runs.db", tmp_path / "effects"
     assert kill_after(start(store, effects, "run"), 4)
     kills = 1
-    while kill_after(start(store, effects, "resume"), 14 * kills):
+    while kill_after(start(store, effects, "resume"), 18 * kills):
         kills += 1
-    assert kills >= 4
+    assert kills >= 3
     result = finish(start(store, effects, "resume"))
     check(store, effects, result)
 

@@ -47,7 +47,7 @@ def working(module: str, url: str, run: str) -> Generator[subprocess.Popen[str]]
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **_shared_bytecode(url)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": ""},
     )
     assert child.stdin
     assert child.stdout
@@ -59,12 +59,6 @@ def working(module: str, url: str, run: str) -> Generator[subprocess.Popen[str]]
         child.wait()
         child.stdin.close()
         child.stdout.close()
-
-
-def _shared_bytecode(url: str) -> dict[str, str]:
-    """The processes of one test session compile the product once, whatever the caller's setting is."""
-    folder = Path(url.partition(":")[2]).parent.parent
-    return {"PYTHONPYCACHEPREFIX": str(folder / "bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
 
 
 @pytest.fixture(scope="module")

@@ -58,9 +58,10 @@ async def settle(client: Client, workflow_id: str, done: set[str]) -> str:
 
 
 class TestKilled:
-    async def test_under_load_nothing_is_lost_and_nothing_is_done_twice(self, daemon):
-        """200 runs with two effects each; the daemon is killed twice while they are at work."""
-        count, followed = 200, 10
+    @pytest.mark.parametrize("count", [60, pytest.param(200, marks=pytest.mark.slow)])
+    async def test_under_load_nothing_is_lost_and_nothing_is_done_twice(self, daemon, count):
+        """Each run has two effects; the daemon is killed twice while they are at work."""
+        followed = 10
         steps = document("one touch", "slow", "two touch")
         async with Client(daemon.socket, reconnect_timeout=40) as client:
             ids = [f"wf_run{i}" for i in range(count)]
@@ -80,7 +81,7 @@ class TestKilled:
             watched = ids[:: count // followed]
             followers = [asyncio.ensure_future(follow(run)) for run in watched]
             await asyncio.to_thread(wait_until, lambda: len(began) == followed)
-            for least in (20, 200):
+            for least in (count // 10, count):
                 await asyncio.to_thread(wait_until, lambda: len(daemon.effects()) >= least)  # noqa: B023
                 await asyncio.to_thread(daemon.kill)
                 await asyncio.to_thread(daemon.start)

@@ -19,12 +19,12 @@ from agentflow.events.log import Append, RunMeta, StoredEvent
 from agentflow.events.memory import MemoryLog
 from agentflow.models import ModelProfile, ModelReply, ModelRequest
 from agentflow.runtime.run_reader import RunReader
-from agentflow.server.feeds import RunStream
+from agentflow.server.event_streams import RunStream
 from agentflow.server.frames import Ndjson
 from agentflow.server.metrics import Metrics
 from agentflow.server.positions import EventFilter
 from agentflow.server.stream import Plan
-from agentflow.server.streams import Streams
+from agentflow.server.stream_registry import StreamRegistry
 from tests.unit.server.kit import STEPS, agents, serving
 
 ONE = agents("write")
@@ -359,7 +359,7 @@ class OneRun:
         self.came = asyncio.Condition()
         self.next = 0
         plan = Plan(frames=Ndjson(), wanted=EventFilter(), deltas=True, heartbeat=None)
-        streams = Streams(self.hub, self.deltas, self.log, Metrics(), 10)
+        streams = StreamRegistry(self.hub, self.deltas, self.log, Metrics(), 10)
         self.stream = RunStream(streams, plan, {}, "wf_a", 0)
 
     async def write(self, kind: str) -> int:

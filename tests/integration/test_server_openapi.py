@@ -129,7 +129,7 @@ def _tested(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_daemon_does_what_it_says(tmp_path):
-    done = _tested(tmp_path, "--phases", "examples,fuzzing,stateful", "--max-examples", "4")
+    done = _tested(tmp_path, "--phases", "examples,fuzzing,stateful", "--max-examples", "2")
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 

@@ -536,7 +536,7 @@ class TestSlowClients:
 
     async def test_a_limit_holds_for_a_client_that_reads_late(self, tmp_path, monkeypatch):
         """What was let go is not counted as sent."""
-        monkeypatch.setattr("agentflow.server.feeds._DRAIN_WAIT_S", 0)
+        monkeypatch.setattr("agentflow.server.event_streams._DRAIN_WAIT_S", 0)
         async with serving(tmp_path, store=f"sqlite:{tmp_path / 'runs.db'}") as served:
             await Writer(served.runtime, "wf_log").write(256, pad=16 * 1024)
             reader, writer = await asyncio.open_unix_connection(str(served.socket), limit=64 * 1024)

@@ -167,7 +167,7 @@ def test_another_receiver_sees_the_same_trace(killed_and_resumed):
     check_tree(asyncio.run(main()))
 
 
-@pytest.mark.parametrize("events", [3, 33, 51])
+@pytest.mark.parametrize("events", [33, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 51))])
 def test_killed_anywhere_nothing_is_lost(tmp_path, events, monkeypatch):
     """Between an answer of the collector and the storing of the cursor lies a moment: killed in it, a process
     leaves one request to be sent again, with the same spans."""

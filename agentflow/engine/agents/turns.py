@@ -135,10 +135,10 @@ def _model_moves(state: RunState, activation: Activation, progress: AgentProgres
         spec = _spec(activation)
         if progress.loops_in:
             message = f"{progress.loops_in} was called again and again with the same arguments and result"
-            return attempt_failed(state, activation, fault("agent", "tool_loop", message), now, 0.0)
+            return attempt_failed(activation, fault("agent", "tool_loop", message), now, 0.0)
         if progress.turn - progress.repairs >= spec.max_turns:
             message = f"no answer after {spec.max_turns} turns"
-            return attempt_failed(state, activation, fault("agent", "max_turns_exceeded", message), now, 0.0)
+            return attempt_failed(activation, fault("agent", "max_turns_exceeded", message), now, 0.0)
         moves.append(activation.node.kind.begin_turn(state, activation, progress))
     if bounds_calls(state, activation):
         return moves
@@ -202,7 +202,7 @@ def _answer_moves(state: RunState, activation: Activation, progress: AgentProgre
     spec = _spec(activation)
     if progress.finish_reason == "content_filter":
         message = "the provider withheld the answer"
-        return attempt_failed(state, activation, fault("agent", "content_filtered", message), now, 0.0)
+        return attempt_failed(activation, fault("agent", "content_filtered", message), now, 0.0)
     if not progress.answer.strip() and not conversation.takes_any_text(spec):
         return _empty_answer_moves(state, activation, progress, now)
     try:
@@ -216,7 +216,7 @@ def _answer_moves(state: RunState, activation: Activation, progress: AgentProgre
         )
         if progress.repairs < MAX_REPAIRS:
             return retrying(activation, "repair", error, 0, now)
-        return attempt_failed(state, activation, error, now, 0.0)
+        return attempt_failed(activation, error, now, 0.0)
     return [*events, *activation.node.kind.answered_with(state, activation, value, now)]
 
 
@@ -231,4 +231,4 @@ def _empty_answer_moves(
     )
     if progress.repairs < MAX_REPAIRS and conversation.EMPTY_REPAIR not in progress.messages:
         return retrying(activation, "repair", error, 0, now)
-    return attempt_failed(state, activation, error, now, 0.0)
+    return attempt_failed(activation, error, now, 0.0)

@@ -135,7 +135,7 @@ _RUN_ENDS = frozenset(
 # -- requests: the answer is a message to the node that asked (page 002 §10) ------------------------
 
 
-def message_asked(state: RunState, activation: Activation, data: ev.InputRequested) -> None:
+def message_asked(activation: Activation) -> None:
     """Keep the node that asked live: its activation ends, and the answer is yet to come."""
     count_queued(activation.path, activation.node)
 

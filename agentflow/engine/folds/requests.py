@@ -160,7 +160,7 @@ def _input_requested(state: RunState, data: ev.InputRequested, offset: int, ts: 
     state.requests[data.request_id] = OpenRequest(data.request_id, activation, call_id, data, offset, ts)
     if asks_by_message:
         if not is_known:
-            message_asked(state, activation, data)
+            message_asked(activation)
         if data.deadline is not UNSET:
             state.timers[f"input {data.request_id}"] = micros(data.deadline)
         return

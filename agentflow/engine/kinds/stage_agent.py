@@ -254,7 +254,7 @@ class PlanStepAgent(PlanStep, Agent):
             progress: AgentProgress | None = activation.agent
             if progress is not None and progress.repairs < turns.MAX_REPAIRS:
                 return retrying(activation, "repair", error, 0, now)
-            return attempt_failed(state, activation, error, now, 0.0)
+            return attempt_failed(activation, error, now, 0.0)
         return turns.complete(activation, value, now)
 
     def end(self, state: RunState, activation: Activation, now: int) -> Decisions:

@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from agentflow.server.feeds import AllStream, RunStream, parse_place
+from agentflow.server.event_streams import AllStream, RunStream, parse_place
 from agentflow.server.frames import Frames, Ndjson, Sse
 from agentflow.server.operations import Call, Operation, accept
 from agentflow.server.positions import EventFilter, first_wanted, parse_heartbeat, parse_time, parse_types

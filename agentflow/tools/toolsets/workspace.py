@@ -148,12 +148,12 @@ class Workspace:
         Raises WorkspaceError: outside, missing, not_regular or failed.
         """
         with self._opened(path) as descriptor:
-            return _state_of(descriptor, path, keep=keep, hashed=hashed, limit=limit)
+            return _state_of(descriptor, keep=keep, hashed=hashed, limit=limit)
 
     def read_text(self, path: str, limit: int) -> str:
         """Return the content of a file in UTF-8. Raises WorkspaceError, also too_large and not_text."""
         with self._opened(path) as descriptor:
-            found = _state_of(descriptor, path, keep=True, hashed=False, limit=limit)
+            found = _state_of(descriptor, keep=True, hashed=False, limit=limit)
         if found.body is None:
             raise WorkspaceError(
                 "too_large", f'"{path}" has {found.size:,} bytes, the limit is {limit:,} bytes'
@@ -359,7 +359,7 @@ class _Walk:
         return WorkspaceError("outside", f'"{self._path}" leads out of the workspace')
 
 
-def _state_of(descriptor: int, path: str, *, keep: bool, hashed: bool, limit: int) -> FileState:
+def _state_of(descriptor: int, *, keep: bool, hashed: bool, limit: int) -> FileState:
     found = os.fstat(descriptor)
     keep = keep and found.st_size <= limit
     hashed = hashed and found.st_size <= HASH_LIMIT_BYTES

@@ -13,6 +13,7 @@ import ctypes
 import os
 import shutil
 import struct
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +22,14 @@ __all__ = ["UNITS", "VALGRIND", "available", "open_counter", "read_dumps"]
 
 UNITS = {"perf": "instructions/step", "valgrind": "instructions/step", "cpu": "ns CPU/step"}
 
-VALGRIND = ("valgrind", "-q", "--tool=callgrind", "--dump-before=getppid", "--compress-strings=no")
-"""How a process is started whose pieces are counted; an option for the output file is to be added."""
+VALGRIND = (
+    *("valgrind", "-q", "--tool=callgrind", "--instr-atstart=no"),
+    *("--dump-before=getppid", "--compress-strings=no"),
+)
+"""How a process is started whose pieces are counted; an option for the output file is to be added.
+
+Its imports are not counted, which takes a tenth of the time.
+"""
 
 _SYSCALL = {"x86_64": 298, "aarch64": 241}
 _HARDWARE, _INSTRUCTIONS = 0, 1
@@ -55,6 +62,8 @@ def open_counter(name: str) -> Callable[[], int]:
         assert descriptor is not None
         return lambda: struct.unpack("Q", os.read(descriptor, 8))[0]
     if name == "valgrind":
+        command = ("callgrind_control", "--instr=on", str(os.getpid()))
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         return lambda: os.getppid() * 0
     return time.process_time_ns
 

@@ -67,14 +67,14 @@ FINDINGS = {
         '    ("cancelled", "dependency_cancelled"),\n    ("failed", "dependency_failed"),\n',
     ),
     "the window of the hub keeps overlapping events": _of(
-        "events/hub.py",
+        "events/live_window.py",
         "            events = events[self.end - first :]\n",
         "",
         "tests/unit/events/test_hub.py",
     ),
     "the hub gives other readers no turn": _of(
         "events/hub.py",
-        "                if not rested:\n",
+        "                if not has_yielded:\n",
         "                if False:\n",
         "tests/unit/events/test_hub.py",
     ),

@@ -1,4 +1,4 @@
-"""The example of page 002 §2 with its helpers; pyright checks it as user code, `test_claims` runs it."""
+"""The example of page 002 §2 with its helpers; pyright checks it as user code (`test_static_types`)."""
 
 from __future__ import annotations
 

@@ -327,17 +327,6 @@ def test_the_end_of_the_loop_pauses_runs_and_another_process_goes_on(tmp_path: P
     assert (went_on.stdout.strip(), went_on.stderr) == ("completed 2", "")
 
 
-def test_the_example_is_sound_for_type_checkers():
-    done = subprocess.run(
-        [sys.executable, "-m", "pyright", "--pythonversion", "3.11", str(Path(claims.__file__))],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=58,
-    )
-    assert done.returncode == 0, done.stdout
-
-
 def test_a_workflow_draws_itself():
     assert 'assess -- "too_risky" --> block' in workflow.to_mermaid()
     assert 'label="too_risky"' in workflow.to_dot()

@@ -27,7 +27,6 @@ def env(tmp_path: Path) -> dict[str, str]:
 def test_the_default_store_is_in_the_data_folder(tmp_path: Path, env: dict[str, str]):
     config = load_config(env=env, folder=tmp_path)
     assert config.store == f"sqlite:{tmp_path / 'data/agentflow/agentflow.db'}"
-    assert config.store_is_default
     assert config.files == ()
 
 
@@ -42,8 +41,7 @@ def test_precedence_of_the_store(tmp_path: Path, env: dict[str, str]):
     assert load_config(env=env, folder=tmp_path).store == "sqlite:/project.db"
     env["AGENTFLOW_STORE"] = "sqlite:/env.db"
     assert load_config(env=env, folder=tmp_path).store == "sqlite:/env.db"
-    config = load_config(store="memory:", env=env, folder=tmp_path)
-    assert (config.store, config.store_is_default) == ("memory:", False)
+    assert load_config(store="memory:", env=env, folder=tmp_path).store == "memory:"
 
 
 def test_precedence_of_on_unknown(tmp_path: Path, env: dict[str, str]):

@@ -24,7 +24,7 @@ from tests.unit.engine.driver import Fault
 from tests.unit.engine.handlers import Context, Graph, graph, node
 from tests.unit.engine.test_fuzz import check
 
-SEEDS = 400
+SEEDS = 150
 MANY = 12_000
 TYPES = ("int", "str")
 

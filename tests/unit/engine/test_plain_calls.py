@@ -23,7 +23,7 @@ from agentflow.engine.kinds.kind import Kind
 from agentflow.engine.state import OpenCall, RunState, Timers
 from tests.unit.engine.driver import Driver, Fault, graph, steps, tool
 
-SEEDS = 200
+SEEDS = 100
 MANY_SEEDS = 10_000
 
 

@@ -188,15 +188,15 @@ async def test_the_window_is_bounded_in_events_and_in_bytes(log, hub):
     await sequencer.write()
     async with aclosing(hub.batches("wf_a")) as stream:
         await anext(stream)
-        tail = hub._tails["wf_a"]
+        window = hub._windows["wf_a"]
         for _ in range(60):
             await sequencer.write(100)
-            assert len(tail.events) <= 2_048
+            assert len(window.events) <= 2_048
         for _ in range(60):
             await sequencer.write(1, size=100_000)
-            assert sum(len(e.body) for e in tail.events) <= 2_200_000
+            assert sum(len(e.body) for e in window.events) <= 2_200_000
         await sequencer.write(1, size=5_000_000)
-        assert tail.events[-1].offset == sequencer.next - 1
+        assert window.events[-1].offset == sequencer.next - 1
 
 
 async def test_everything_that_is_pending_comes_as_one_batch(hub, log):
@@ -205,7 +205,7 @@ async def test_everything_that_is_pending_comes_as_one_batch(hub, log):
     async with aclosing(hub.batches("wf_a")) as stream:
         assert [e.offset for e in await anext(stream)] == [0, 1, 2]
         waiting = asyncio.create_task(anext(stream))
-        await until(lambda: hub._tails["wf_a"]._waiters)
+        await until(lambda: hub._windows["wf_a"]._waiters)
         await sequencer.write(1)
         assert [e.offset for e in await waiting] == [3]
         await sequencer.write(2)
@@ -293,7 +293,7 @@ async def test_one_cancelled_subscriber_does_not_disturb_another(log, hub):
     sequencer = Sequencer(log, hub)
     await sequencer.write(1)
     stays, goes = (asyncio.create_task(collect(hub)) for _ in range(2))
-    await until(lambda: hub.followed and len(hub._tails["wf_a"]._waiters) == 2)
+    await until(lambda: hub.followed and len(hub._windows["wf_a"]._waiters) == 2)
     goes.cancel()
     await sequencer.write(1, end=True)
     assert await stays == [0, 1]
@@ -350,10 +350,10 @@ async def test_a_subscriber_that_never_reads_costs_a_window_and_holds_up_nobody(
     reader = asyncio.create_task(collect(hub))
     for n in range(300):
         await sequencer.write(100, size=1_000, end=n == 299)
-    tail = hub._tails["wf_a"]
-    assert len(tail.events) <= 2_048
-    assert sum(len(e.body) for e in tail.events) <= 2 << 20
-    assert not tail._waiters  # nobody is waited for, and nothing is queued for them
+    window = hub._windows["wf_a"]
+    assert len(window.events) <= 2_048
+    assert sum(len(e.body) for e in window.events) <= 2 << 20
+    assert not window._waiters  # nobody is waited for, and nothing is queued for them
     assert [len(batch) for batch in first] == [100] * 100
     for stream in stuck[:3]:  # those that read after all miss nothing
         seen = 100

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentflow.events.retention import RetentionPolicy, plan_retention
+from agentflow.events.retention import RetentionPolicy, RetentionScan
 from agentflow.events.rows import RunRow
 
 DAY = 86_400_000_000  # µs
@@ -31,6 +31,21 @@ def row(name, *, state="completed", age=1.0, size=100, last=9, **more):
         bytes=size,
         **more,
     )
+
+
+def plan_retention(policy, rows, now):
+    """Show a scan the rows as a store does: those at work first, the others by the time of their end."""
+    everything = sorted(rows, key=lambda row: (row.updated_at, row.workflow_id))
+    scan = RetentionScan(policy, now)
+    open_runs, ended = ([r for r in everything if r.ended is is_ended] for is_ended in (False, True))
+    for each in open_runs:
+        scan.note(each)
+    for each in ended if scan.weighs else ():
+        scan.weigh(each)
+    scan.begin()
+    for each in ended:
+        scan.take(each)
+    return scan.plan()
 
 
 def taken(policy, *rows):

@@ -167,7 +167,7 @@ def family_runs(seeds: int) -> list[Any]:
     return [pytest.param(name, seeds, id=name) for name in FAMILIES]
 
 
-@pytest.mark.parametrize(("family", "seeds"), family_runs(60))
+@pytest.mark.parametrize(("family", "seeds"), family_runs(20))
 def test_random_runs_are_shown_as_the_engine_folds_them(family: str, seeds: int):
     for seed in range(seeds):
         driver = Fuzz(seed, FAMILIES[family]).run()

@@ -31,7 +31,7 @@ from agentflow.server.access import check_safe
 from agentflow.server.app import Application
 from agentflow.server.connection import refusal_bytes
 from agentflow.server.definitions import Definitions, definitions_beside
-from agentflow.server.feeds import parse_place, parts
+from agentflow.server.event_streams import parse_place, parts
 from agentflow.server.frames import Ndjson, Sse, pieces
 from agentflow.server.lock import lock_store
 from agentflow.server.metrics import OPENMETRICS, PLAIN, Metrics, _Measured

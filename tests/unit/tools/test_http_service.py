@@ -467,19 +467,22 @@ async def test_a_server_that_dies_leaves_the_outcome_open(answer: bytes) -> None
 
 
 async def test_giving_up_on_slow_headers_closes_the_connection() -> None:
-    gone = asyncio.Event()
+    began, gone = asyncio.Event(), asyncio.Event()
 
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nx-slow: ")
         await writer.drain()
+        began.set()
         while await reader.read(1000):  # until the client goes
             pass
         gone.set()
 
     async with raw(drip) as url, service(url) as made:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.1):
-                await call(made, "get", id="1")
+        calling = asyncio.ensure_future(call(made, "get", id="1"))
+        await began.wait()
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
         await gone.wait()
 
 

@@ -1,4 +1,4 @@
-"""All streams of a daemon: how many there may be, and which of their sockets have died."""
+"""The open streams of a daemon: limits their number, and closes those whose socket has died."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from agentflow.events.log import EventLog
 from agentflow.server.metrics import Metrics
 from agentflow.server.problems import Refusal
 
-__all__ = ["OpenStream", "Streams"]
+__all__ = ["OpenStream", "StreamRegistry"]
 
-_DEAD_AFTER = 30.0
+_DEAD_AFTER_S = 30.0
 
 
 class OpenStream(Protocol):
@@ -33,8 +33,11 @@ class OpenStream(Protocol):
         ...
 
 
-class Streams:
-    """All open streams of a daemon. A socket that takes nothing for `dead_after` seconds is closed."""
+class StreamRegistry:
+    """The open streams of a daemon. A socket that takes nothing for `dead_after` seconds is closed.
+
+    `limit` streams may be open at once; `admit` raises beyond it.
+    """
 
     def __init__(
         self,
@@ -43,7 +46,7 @@ class Streams:
         log: EventLog,
         metrics: Metrics,
         limit: int,
-        dead_after: float = _DEAD_AFTER,
+        dead_after: float = _DEAD_AFTER_S,
     ) -> None:
         self.hub = hub
         self.deltas = deltas
@@ -78,7 +81,7 @@ class Streams:
         for stream in list(self._open):
             stream.daemon_stops()
 
-    # One timer looks after all sockets: a thousand idle streams cost nothing else.
+    # One timer for all sockets: 1,000 idle streams cost no timers of their own.
 
     def _look_later(self) -> None:
         self._watch = asyncio.get_running_loop().call_later(self.dead_after / 6, self._look)

@@ -1,4 +1,4 @@
-"""Sources of streams: the log of one run, or the logs of all."""
+"""Streams of the events of one run, and of all runs. What both share is in `stream`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agentflow.server.connection import HIGH_WATER
 from agentflow.server.frames import Sse
 from agentflow.server.problems import Refusal
 from agentflow.server.stream import Plan, Stream
-from agentflow.server.streams import Streams
+from agentflow.server.stream_registry import StreamRegistry
 
 __all__ = ["AllStream", "RunStream", "parse_place", "parts"]
 
@@ -28,18 +28,19 @@ _log = get_logger("agentflow.server")
 
 _encode = msgspec.json.Encoder().encode
 
-_TOGETHER = 0.1
-"""Seconds in which the pieces of an answer are sent as one."""
-_SLOW = 1.0
-"""Seconds after which one looks again whether a slow client has room for text."""
+_DELTA_INTERVAL_S = 0.1
+"""Text of an answer that a model writes within this time is sent as one frame."""
+_SLOW_CLIENT_INTERVAL_S = 1.0
+"""How often the stream looks whether a slow client has room for text."""
 _DRAIN_WAIT_S = 0.25
+"""How long a stream waits for a slow client before it lets its events go and reads them again later."""
 
 
 class RunStream(Stream):
     """The events of one run."""
 
     def __init__(
-        self, streams: Streams, plan: Plan, headers: dict[str, str], workflow_id: str, first: int
+        self, streams: StreamRegistry, plan: Plan, headers: dict[str, str], workflow_id: str, first: int
     ) -> None:
         super().__init__(streams, plan, headers)
         self._workflow_id = workflow_id
@@ -106,20 +107,22 @@ class RunStream(Stream):
     def _deltas_wait(self) -> None:
         if self._delta_timer is not None:
             return
-        due = self._deltas_sent + _TOGETHER - time.monotonic()
+        due = self._deltas_sent + _DELTA_INTERVAL_S - time.monotonic()
         self._delta_timer = asyncio.get_running_loop().call_later(max(due, 0), self._deltas_due)
 
     def _deltas_due(self) -> None:
         self._delta_timer = None
         self._deltas_sent = time.monotonic()
-        if self.busy or self.slow:  # what piles up goes out as one
-            self._delta_timer = asyncio.get_running_loop().call_later(_SLOW, self._deltas_due)
+        if self.busy or self.slow:  # the text gathers, and is sent as one frame
+            self._delta_timer = asyncio.get_running_loop().call_later(
+                _SLOW_CLIENT_INTERVAL_S, self._deltas_due
+            )
         else:
             self.put_aside(self._send_deltas())
 
     async def _send_deltas(self) -> None:
-        # Taken when it is sent and not before: an event that is sent first brings the text with it, which
-        # must not come after the event that has all of it.
+        # The text is taken from the reader when it is sent, not before: an event that is sent meanwhile sends
+        # the text ahead of itself, and text must never follow the event that has all of it.
         if data := self._delta_frames():
             await self.put(data)
 
@@ -145,7 +148,7 @@ class AllStream(Stream):
 
     def __init__(
         self,
-        streams: Streams,
+        streams: StreamRegistry,
         plan: Plan,
         place: tuple[str | None, int],
         types: list[str] | None,
