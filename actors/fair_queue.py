@@ -20,6 +20,8 @@ class FairQueue(Generic[T]):
     def __init__(self) -> None:
         self._groups: OrderedDict[Hashable, OrderedDict[T, None]] = OrderedDict()
         self._group_of: dict[T, Hashable] = {}
+        self.waiting = self._group_of.keys()
+        """The items, in no order; a view, for a look at whether there are any that calls no Python."""
 
     def __len__(self) -> int:
         return len(self._group_of)

@@ -167,6 +167,7 @@ class Limiter:
         self._delayed: asyncio.TimerHandle | None = None
         self._active = 0
         self._waiting: FairQueue[_Job] = FairQueue()
+        self._queued = self._waiting.waiting
         self._keyed: dict[Hashable, _Job] = {}
         self._vacancy: asyncio.Future[None] | None = None
         self._lanes: dict[float, _Lane] = {}
@@ -249,7 +250,7 @@ class Limiter:
             self._keyed[key] = job
         if job.reply is not None:
             job.reply.on_abandon(lambda: self._abandoned(job))
-        if self._active < self._limit and not self._waiting and self._pace is None:
+        if self._active < self._limit and not self._queued and self._pace is None:
             self._begin(job)
         else:
             self._waiting.add(job, group)
@@ -439,7 +440,7 @@ class Limiter:
             self._active -= 1
             if self._pace is not None:
                 self._cell.scheduler.call(self._cell, self._pace.leave, job.cost)
-        if self._waiting or self._vacancy is not None:
+        if self._queued or self._vacancy is not None:
             self._next()
         if self._cell.order & DRAIN:
             self._cell.enqueue()

@@ -323,10 +323,16 @@ def _bury(cell: Cell, reason: EndReason, error: BaseException | None, tell_paren
             parent.signal(Terminated(cell.ref, reason, error))
         if cell.spec is not None:
             _consult_spec(parent, cell.name, cell.spec)
+    # A reference that outlives the actor keeps its cell: that must not keep what the actor was made from.
+    cell.factory, cell.spec, cell.context = _gone, None, None
     if extras is not None:
         for future in list(extras.ended):
             if not future.done():
                 future.set_result(None)
+
+
+def _gone() -> Behaviour[Any]:
+    raise ActorStopped("an actor that has ended is not made again")
 
 
 def _let_go(cell: Cell, extras: Extras) -> None:

@@ -93,6 +93,7 @@ class Scheduler(Generic[C]):
         self.loop = loop
         self.clock: Callable[[], float] = perf_counter  # uvloop's `loop.time()` ticks in milliseconds
         self.burst = BURST
+        self.slice = SLICE
         self.thread = threading.get_ident()
         self.queue: deque[C] = deque()
         self.started = 0
@@ -135,7 +136,7 @@ class Scheduler(Generic[C]):
         queue = self.queue
         copy = self.base.copy
         clock = self.clock
-        until = clock() + SLICE
+        until = clock() + self.slice
         self.started = 0
         try:
             while queue:
@@ -203,17 +204,6 @@ class Scheduler(Generic[C]):
         if cell is not None:
             context.run(FRAME.set, (cell, trace, question, ReferenceType(task), held))
         return task
-
-    def at_once(self) -> bool:
-        """Return whether a message to an idle actor may skip the run queue.
-
-        Not always: messages that are served at once, one after the other, would never let the loop go on.
-        """
-        now = self.clock()
-        if now < self.yield_at:
-            return True
-        self.yield_at = now + SLICE
-        return False
 
     def start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Start a task for a pump. Where the interpreter can (3.12), its first step is taken at once."""

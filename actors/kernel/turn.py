@@ -71,15 +71,18 @@ class ActorCell(Cell):
         """Deliver to an idle actor: served in the sender's time, unless it is time to yield."""
         scheduler = self.scheduler
         self.mode = QUEUED
-        if scheduler.at_once():
+        clock = scheduler.clock
+        # Not always: messages that are served at once, one after the other, would never let the loop go on.
+        if (now := clock()) < scheduler.yield_at:
             running = scheduler.running
             context = scheduler.base.copy()
             context.run(self.serve, envelope, context)
             scheduler.running = running
-            late = scheduler.clock() - scheduler.yield_at
+            late = clock() - scheduler.yield_at
             if late > BLOCKED:
                 scheduler.report_blocked(self, late)
             return
+        scheduler.yield_at = now + scheduler.slice
         boxes = scheduler.boxes
         self.box = box = boxes.pop() if boxes else scheduler.new_box()
         box.append(envelope)
@@ -110,15 +113,17 @@ class ActorCell(Cell):
             return
         finally:
             scheduler.running = None
-        if self.box and context == scheduler.base and scheduler.clock() <= scheduler.yield_at:
-            self.turn(scheduler.yield_at, context)
-            return
-        extras = self.extras
-        if self.box or self.order or self.urgent or not self.limit or (extras and extras.idle):
-            self.conclude()
-        else:
-            self.hand = NOTHING
-            self.mode = IDLE
+        if self.box:
+            if context == scheduler.base and scheduler.clock() <= scheduler.yield_at:
+                self.turn(scheduler.yield_at, context)
+                return
+        elif not (self.order or self.urgent or not self.limit):
+            extras = self.extras
+            if extras is None or extras.idle is None:
+                self.hand = NOTHING
+                self.mode = IDLE
+                return
+        self.conclude()
 
     def turn(self, until: float, context: Context) -> None:
         """Serve up to 64 messages, not past `until` (perf_counter seconds). Called by the run queue.

@@ -245,6 +245,9 @@ def make_activation(
 def enqueue(state: RunState, activation: Activation, place: NodeState, *, front: bool = False) -> None:
     """Put a pending activation among those that are decided at once, or those that wait for a slot."""
     node = activation.node
+    if node.only_queues and activation.verdict is None and not front:
+        state.ready.add(activation, place)
+        return
     consent = node.asks and activation.snapshot is None
     if activation.verdict is not None or consent or node.iterates or not node.kind.takes_slot:
         is_due = activation.verdict is not None or consent or node.iterates
@@ -256,7 +259,7 @@ def enqueue(state: RunState, activation: Activation, place: NodeState, *, front:
             state.arrived.append(activation)
         return
     state.ready.add(activation, place)
-    if front and len(place.ready) > 1:
+    if front and place.ready is not None and len(place.ready) > 1:
         place.ready.rotate(1)
 
 

@@ -14,7 +14,7 @@ from agentflow.definition.expression_checks import EDGE_ROOTS
 from agentflow.definition.expressions import parse
 from agentflow.definition.ir import AgentSpec, NodeBase, Workflow, canonical_json, decode_ir
 from agentflow.definition.ir import Edge as EdgeSpec
-from agentflow.definition.kinds import kind_of, targets_of
+from agentflow.definition.kinds import has_handlers, kind_of, targets_of
 from agentflow.definition.policy import NO_RETRY, RetryPolicy
 from agentflow.engine.globals import GlobalWrites, compile_writes
 from agentflow.engine.joins import JOINS, SETTLED, Fan, Join, fans_of
@@ -129,6 +129,7 @@ class Node:
         "max_parallel",
         "name",
         "on_error",
+        "only_queues",
         "out",
         "plain_call",
         "previous_agent",
@@ -179,6 +180,8 @@ class Node:
         self.cache_key: Template | None = None if key is None else text_template(key)
         self.has_gate = self.asks or self.for_each is not None or self.guard is not None
         self.iterates = self.for_each is not None or self.kind.iterates
+        self.only_queues = self.kind.takes_slot and not (self.asks or self.iterates)
+        """True if an activation that may start has nothing to do but wait for a slot."""
         self.on_error = None if spec.on_error == "fail" else spec.on_error
         self.writes: GlobalWrites | None = compile_writes(spec)
         self.program: Any = self.kind.compile(self)
@@ -299,6 +302,11 @@ class Graph:
             node.kind.link(self, node)
             node.plain_call = node.kind.makes_plain_call(node)
             self._count_uses(node)
+        self.keeps_results = any(
+            n.spec.cache or n.kind.uses_store or n.kind.brings_graph for n in self.all_nodes.values()
+        )
+        """True if results are looked up outside the run, or kept there."""
+        self.has_handlers = has_handlers(workflow)
 
     def inline(self, node: Node, workflow: Workflow) -> Graph:
         """Return the compiled graph of an inline subgraph, and take its nodes in."""

@@ -61,8 +61,8 @@ class NodeState:
         """Of the next activation: a held step is tried again in place."""
         self.live = 0
         """Activations that are not terminal."""
-        self.ready: deque[Activation] = deque()
-        """Activations that wait for a slot, first come first served."""
+        self.ready: deque[Activation] | None = None
+        """Activations that wait for a slot, first come first served, as far as `ReadyQueue` lists them."""
         self.slots = 0
         """Slots that its iterations hold now."""
         self.turns: Turns | None = None

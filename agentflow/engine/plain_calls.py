@@ -17,7 +17,7 @@ from agentflow.definition.expressions import EvaluationError
 from agentflow.engine.agents.progress import ToolRecord
 from agentflow.engine.arrivals import leave, route
 from agentflow.engine.decisions import size_of
-from agentflow.engine.effects import Effect, Release, StartCall
+from agentflow.engine.effects import Effect, StartCall
 from agentflow.engine.folds.common import use_tool
 from agentflow.engine.folds.steps import show
 from agentflow.engine.ids import derive
@@ -36,7 +36,8 @@ def complete_plain_call(
     """Fold the result of a call and what follows from it; return the events and add their effects.
 
     Returns None, with nothing changed, unless the call is plain and nothing else can come first. More may
-    follow from the state if no slot of the run is taken then.
+    follow from the state if no slot of the run is taken then. There is no Release: the only call of the
+    activation has its result.
     """
     call = state.calls.get(call_id)
     if call is None or not call.activation.node.plain_call or not _is_plain(state, now):
@@ -49,10 +50,9 @@ def complete_plain_call(
         return None
     events: list[ev.RunEvent] = []
     _end(state, activation, record, output, duration_ms, now, events)
-    effects.append(Release(activation.key))
-    ready = state.ready.nodes
+    ready = state.ready
     while (
-        ready
+        (ready.alone or ready.nodes)
         and state.running < state.max_parallel
         and not (state.arrived or state.changed or state.settled or state.root.stopped)
         and _begin(state, now, events, effects)
@@ -69,7 +69,7 @@ def has_more(state: RunState) -> bool:
         or state.changed
         or state.settled
         or state.root.stopped
-        or (state.ready.nodes and state.running < state.max_parallel)
+        or (state.running < state.max_parallel and state.ready)
     )
 
 

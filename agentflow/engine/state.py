@@ -141,21 +141,39 @@ class Timers(dict[str, int]):
 
 class ReadyQueue:
     """Activations that wait for a slot. Turns go round the nodes in declared order, so that a wide for_each
-    starves no sibling; a turn costs the logarithm of the number of nodes that have one waiting."""
+    starves no sibling; a turn costs the logarithm of the number of nodes that have one waiting.
+
+    One activation that waits alone, as in a chain, is kept by itself.
+    """
+
+    __slots__ = ("_order", "alone", "last_slot", "nodes")
 
     def __init__(self) -> None:
         self._order: list[tuple[int, str]] = []  # (index, path) of the nodes that may have the next slot
         self.nodes: dict[tuple[int, str], NodeState] = {}
-        """Those that have an activation waiting."""
+        """Those that have an activation waiting, if it is not alone."""
+        self.alone: tuple[Activation, NodeState] | None = None
         self.last_slot = -1
         """Index of the node that got the last slot."""
 
     def __bool__(self) -> bool:
-        return bool(self.nodes)
+        return self.alone is not None or bool(self.nodes)
 
     def add(self, activation: Activation, state: NodeState) -> None:
         """Put an activation behind the others of its node."""
+        alone = self.alone
+        if alone is not None:
+            self.alone = None
+            self._list(*alone)
+        elif not self.nodes and activation.iteration is None:
+            self.alone = activation, state
+            return
+        self._list(activation, state)
+
+    def _list(self, activation: Activation, state: NodeState) -> None:
         ready = state.ready
+        if ready is None:
+            ready = state.ready = deque()
         ready.append(activation)
         if len(ready) == 1:
             key = (state.node.index, activation.path.key)
@@ -167,7 +185,13 @@ class ReadyQueue:
 
     def remove(self, activation: Activation, state: NodeState) -> None:
         """Take an activation out, if it is here."""
+        if self.alone is not None:
+            if self.alone[0] is activation:
+                self.alone = None
+            return
         ready = state.ready
+        if ready is None:
+            return
         if ready and ready[0] is activation:
             ready.popleft()
         elif activation in ready:
@@ -176,13 +200,14 @@ class ReadyQueue:
             if activation.iteration is not None:
                 self.update(activation.path.key, state)
             return
+        state.ready = None
         key = (state.node.index, activation.path.key)
         if self.nodes.pop(key, None) is not None:
             self._unlist(key)
 
     def drop_below(self, outer: Activation, state: NodeState) -> list[Activation]:
         """Take out the iterations of a for_each that never began; return them."""
-        dropped = [activation for activation in state.ready if activation.outer is outer]
+        dropped = [activation for activation in state.ready or () if activation.outer is outer]
         for activation in dropped:
             self.remove(activation, state)
         return dropped
@@ -205,20 +230,30 @@ class ReadyQueue:
             del self._order[at]
 
     def sole(self) -> Activation | None:
-        """Return the activation whose turn it is if only one node has one waiting, as in a chain."""
-        return self.nodes[self._order[0]].ready[0] if len(self._order) == 1 else None
+        """Return the activation whose turn it is if only one node has one waiting."""
+        if self.alone is not None:
+            return self.alone[0]
+        return self._first(self._order[0]) if len(self._order) == 1 else None
+
+    def _first(self, key: tuple[int, str]) -> Activation:
+        ready = self.nodes[key].ready
+        assert ready, "a node without a waiting activation is listed"
+        return ready[0]
 
     def in_turn(self) -> Iterator[Activation]:
         """Yield the first activation of each node, that whose turn it is first."""
+        if self.alone is not None:
+            yield self.alone[0]
+            return
         order = self._order
         begin = bisect_left(order, (self.last_slot + 1, ""))
         for i in range(len(order)):
-            yield self.nodes[order[(begin + i) % len(order)]].ready[0]
+            yield self._first(order[(begin + i) % len(order)])
 
 
 def _has_slot(state: NodeState) -> bool:
     limit = state.node.max_parallel
-    return limit is None or state.slots < limit or state.ready[0].iteration is None
+    return limit is None or state.slots < limit or not state.ready or state.ready[0].iteration is None
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -110,6 +110,7 @@ from agentflow.events.families.workflow import (
 )
 
 __all__ = [
+    "TERMINAL",
     "TERMINAL_TYPES",
     "TYPES",
     "AgentCompleted",
@@ -267,3 +268,6 @@ TYPES: dict[str, type[RunEvent]] = {cls.EVENT_TYPE: cls for cls in _CLASSES}
 
 TERMINAL_TYPES = frozenset({"workflow.completed", "workflow.failed", "workflow.cancelled"})
 """Their event is the last of a log, for ever."""
+
+TERMINAL = frozenset(TYPES[name] for name in TERMINAL_TYPES)
+"""The same as Structs."""

@@ -117,31 +117,28 @@ class _Run:
             self._parent = parent_of(self.events[0].text)
         return self._parent
 
-    def continues_with(self, batch: Append, events: UnsealedBatch) -> bool:
-        """Return whether a batch that is not encoded yet is the next of the run: `refusal` has no answer to
-        it. Other batches are checked by the rule."""
-        return (
-            batch.run is None
-            and events.first == batch.expected == self.last + 1
-            and batch.epoch == self.epoch
-            and not self.ended
-            and events.length > 0
-        )
-
-    def take_late(self, events: UnsealedBatch, batch: Append) -> None:
-        """Append a batch that is encoded when it is first read."""
+    def take_late(self, events: UnsealedBatch, batch: Append) -> bool:
+        """Append a batch that is encoded when it is first read, if it is the next of the run: `refusal` has no
+        answer to it. Return false for others, which are checked by the rule."""
+        if (
+            batch.run is not None
+            or not (events.first == batch.expected == self.last + 1)
+            or batch.epoch != self.epoch
+            or self.ended
+            or not events.length
+        ):
+            return False
         self._late.append(events)
         self.updated_at = events.ts
         self.last += events.length
-        state = state_after(batch, self.state)
-        if state != self.state:
-            self.state = state
-            self.ended = state in ENDED
+        if events.ends_run or batch.state != self.state:
+            self.state = state_after(batch, self.state)
+            self.ended = self.state in ENDED
+        return True
 
     def extend(self, batch: Append) -> None:
         events = batch.events
-        if isinstance(events, UnsealedBatch):
-            self.take_late(events, batch)
+        if isinstance(events, UnsealedBatch) and self.take_late(events, batch):
             return
         self.events.extend(events)
         self.updated_at = events[-1].ts
@@ -226,9 +223,8 @@ class MemoryLog(BaseLog):
             isinstance(events, UnsealedBatch)
             and run is not None
             and not self._closed
-            and run.continues_with(batch, events)
+            and run.take_late(events, batch)
         ):
-            run.take_late(events, batch)
             self._all.append((self._count, workflow_id, events))
             self._count += events.length
             return self._acknowledged()

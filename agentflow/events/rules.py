@@ -77,6 +77,8 @@ def refusal(
 def state_after(batch: Append, before: str) -> str:
     """Return the run's state once the batch is in the log."""
     events = batch.events
+    if isinstance(events, UnsealedBatch) and not events.ends_run:
+        return batch.state or before
     last = events.last_type if isinstance(events, UnsealedBatch) else events[-1].type
     if last in TERMINAL_TYPES:
         return last.partition(".")[2]

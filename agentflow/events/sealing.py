@@ -11,7 +11,7 @@ from itertools import repeat
 from typing import Any, overload
 
 from agentflow.events import envelope
-from agentflow.events.catalogue import Custom, RunEvent
+from agentflow.events.catalogue import TERMINAL, Custom, RunEvent
 from agentflow.events.envelope import Event, StoredEvent, encode, stored_event, type_of
 from agentflow.events.ids import Ids, iso, written
 from agentflow.events.tracing import RunTracer
@@ -63,8 +63,8 @@ class UnsealedBatch(Sequence[StoredEvent]):
         "_stored",
         "_taken",
         "_workflow_id",
+        "ends_run",
         "first",
-        "last_type",
         "length",
         "ts",
     )
@@ -80,7 +80,7 @@ class UnsealedBatch(Sequence[StoredEvent]):
     ) -> None:
         self._data = events
         self.length = len(events)
-        self.last_type = type_of(events[-1]) if events else ""
+        self.ends_run = bool(events) and events[-1].__class__ in TERMINAL
         self._workflow_id = workflow_id
         self._ids = ids.reserve(self.length)
         self._taken = None if tracer is None else tracer.take_batch(first, events)
@@ -102,6 +102,11 @@ class UnsealedBatch(Sequence[StoredEvent]):
 
     def __iter__(self) -> Iterator[StoredEvent]:
         return iter(self.stored())
+
+    @property
+    def last_type(self) -> str:
+        """The type of the last event."""
+        return type_of(self._data[-1]) if self._data else self.stored()[-1].type
 
     def envelopes(self) -> list[Event[Any]]:
         """Return the events in their envelopes."""

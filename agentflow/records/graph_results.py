@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from agentflow.definition.ir import Workflow
-from agentflow.definition.kinds import kind_of
+from agentflow.definition.kinds import has_handlers
 from agentflow.events import catalogue as ev
 from agentflow.events.catalogue import DefinitionInfo
 from agentflow.events.envelope import Event
@@ -46,8 +46,7 @@ def gives_outputs(workflow: Workflow, info: DefinitionInfo | None = None) -> boo
     signature), or has executors or nested workflows that exchange messages."""
     if info is not None and info.signature is not UNSET:
         return True
-    nodes = workflow.nodes
-    return any(kind_of(node).is_handled or getattr(node, "exchange", None) is not None for node in nodes)
+    return has_handlers(workflow)
 
 
 def plain(tag: str, value: Any) -> Any:

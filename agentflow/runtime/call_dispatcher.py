@@ -98,7 +98,7 @@ class CallDispatcher:
         self._tracer = tracer
         self._workers: dict[str, Ref[Any]] = {}
         self._activations: dict[Ref[Any], str] = {}
-        self._direct: dict[str, Ref[Any]] = {}  # told calls, and the service of each
+        self._direct: dict[str, tuple[Ref[Any], str]] = {}  # told calls: the service, and the activation
         self._unsent: dict[str, Pipe] = {}  # those that wait for a slot of the mailbox of the service
         self._targets: dict[str, Ref[Any]] = {}  # by service, as they were last looked up
         self._services: set[Ref[Any]] = set()  # watched
@@ -150,7 +150,7 @@ class CallDispatcher:
                 target = self._targets[message.service] = self._directory.tool(message.service)
             except ActorStopped:
                 return  # the Runtime is being closed: the call stays open, and `resume` closes it
-        self._tell(target, message, trace)
+        self._tell(target, message, trace, call.activation.key)
 
     def forget_refusals(self) -> None:
         """Let the next call to each provider of the run be made, whatever refused earlier ones: a person who
@@ -160,11 +160,11 @@ class CallDispatcher:
             with suppress(ActorStopped, MailboxFull):
                 self._directory.model(provider).tell(ForgetRefusal())
 
-    def _tell(self, target: Ref[Any], message: CallTool, trace: SpanContext) -> None:
+    def _tell(self, target: Ref[Any], message: CallTool, trace: SpanContext, key: str) -> None:
         if target not in self._services:
             self._services.add(target)
             self._ctx.watch(target)
-        self._direct[message.call_id] = target
+        self._direct[message.call_id] = target, key
         try:
             target.tell_now(message, trace)
         except MailboxFull:  # sent once there is a slot; that the service ends first is seen by watching it
@@ -178,7 +178,7 @@ class CallDispatcher:
     def check_calls(self, service: Ref[Any]) -> None:
         """Ask the actor of a service, which a failure has restarted, which calls it has lost."""
         direct = self._direct.items()
-        told = tuple(i for i, target in direct if target is service and i not in self._unsent)
+        told = tuple(i for i, (target, _) in direct if target is service and i not in self._unsent)
         if told:
             service.tell(CheckCalls(workflow_id=self._state.workflow_id, call_ids=told))
 
@@ -201,7 +201,7 @@ class CallDispatcher:
             return []
         self._services.remove(service)
         error = ActorStopped(f"{service.path} has ended")
-        return [_failure(call_id, error) for call_id, t in self._direct.items() if t is service]
+        return [_failure(call_id, error) for call_id, (t, _) in self._direct.items() if t is service]
 
     def _worker(self, activation: Activation) -> Ref[Any]:
         key = activation.key
@@ -237,7 +237,7 @@ class CallDispatcher:
         self.handlers.release_all(but)
 
     def _cancel_direct(self, call_id: str) -> None:
-        target = self._direct.pop(call_id)
+        target, _ = self._direct.pop(call_id)
         unsent = self._unsent.pop(call_id, None)
         if unsent is not None:
             unsent.cancel()
@@ -246,7 +246,9 @@ class CallDispatcher:
 
     def call_ended(self, call_id: str) -> None:
         """Forget a call of a tool node that has its result."""
-        self._direct.pop(call_id, None)
+        told = self._direct.pop(call_id, None)
+        if told is not None:  # a tool node has one call at a time: nothing of it is left to be cancelled
+            self._launched.pop(told[1], None)
 
     def remove_worker(self, ref: Ref[Any]) -> str | None:
         """Forget an AgentActor that died; return the key of its activation, None if it had none."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["EffectLauncher"]
 
 _MAX_AHEAD = 32
+_StartCall = engine.StartCall
 
 
 class EffectLauncher:
@@ -40,19 +41,26 @@ class EffectLauncher:
         else waits: a model call, any other function, a reply and the end of the run follow what is durable.
         At most 32 batches are on their way to the log meanwhile, none while the store takes nothing.
         """
+        effects = batch.effects
+        if not effects:
+            return
         run = self._run
-        if not batch.effects or run.outbox.stalled or run.outbox.count > _MAX_AHEAD:
+        outbox, launch = run.outbox, run.launch
+        if outbox.stalled or outbox.count > _MAX_AHEAD or run.suspending is not None:
             return
-        if run.suspending is not None:
-            return
-        launch = run.launch
         if run.recorded is not None or launch.trial is not None or not launch.accepted.done():
             return
-        effects = batch.effects
+        state = run.state
+        if len(effects) == 1:  # as in a chain
+            call = _harmless_call(state, effects[0])
+            if call is not None:
+                batch.effects = []
+                self._dispatcher.launch(call)
+            return
         later: list[engine.Effect] = []
         early: list[engine.OpenCall] = []
         for effect in effects:
-            call = _harmless_call(run.state, effect) if effect.__class__ is engine.StartCall else None
+            call = _harmless_call(state, effect)
             if call is None:
                 later.append(effect)
             else:
@@ -113,13 +121,17 @@ class EffectLauncher:
 
 
 def _harmless_call(state: engine.RunState, effect: Any) -> engine.OpenCall | None:
-    """Return the call that a StartCall begins, if its function has no effect."""
+    """Return the call that an effect begins, if its function has no effect."""
+    if effect.__class__ is not _StartCall:
+        return None
     call = state.calls.get(effect.call_id)
     if call is None or call.kind != "tool":
         return None
     activation = call.activation
-    kind = activation.node.kind
-    record = activation.tool
+    node, record = activation.node, activation.tool
+    if node.plain_call and record is not None and record.info is not None:
+        return call if record.info.side_effect == "none" else None
+    kind = node.kind
     if kind.sends or record is None or record.call.id != effect.call_id:
         record = None if kind.sends else kind.call(activation, effect.call_id)
     is_harmless = record is not None and record.info is not None and record.info.side_effect == "none"

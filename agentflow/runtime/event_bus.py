@@ -23,7 +23,16 @@ from agentflow.events.sealing import UnsealedBatch, store
 from agentflow.events.tracing import RunTracer
 from agentflow.runtime.messages import HANDLER_LIMIT_S, Message
 
-__all__ = ["Barrier", "Commit", "CommitFailed", "Committed", "EventBus", "Observer", "Republish"]
+__all__ = [
+    "Barrier",
+    "Commit",
+    "CommitFailed",
+    "Committed",
+    "EventBus",
+    "Observer",
+    "Receipt",
+    "Republish",
+]
 
 
 class Commit(Message, frozen=True, kw_only=True):
@@ -43,6 +52,18 @@ class Commit(Message, frozen=True, kw_only=True):
     definition_hash: str | None = None
     name: str | None = None
     labels: dict[str, str] | None = None
+    receipt: Receipt | None = None
+
+
+class Receipt:
+    """Where the bus notes that a batch is durable while its sender waits in `tell_now`, which spares both a
+    message. Once the sender has gone on (`open` is false) it is told Committed."""
+
+    __slots__ = ("committed", "open")
+
+    def __init__(self) -> None:
+        self.open = False
+        self.committed: Committed | None = None
 
 
 class Barrier(Message, frozen=True, kw_only=True):
@@ -171,28 +192,17 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
                 owner=self._owner,
             )
         began = 0.0 if self._observer is None else time.perf_counter()
-        append = Append(
-            workflow_id=batch.workflow_id,
-            epoch=batch.epoch,
-            expected=batch.expected,
-            events=stored,
-            state=batch.state,
-            run=meta,
-        )
-        done = self._append(append)
+        append = Append(batch.workflow_id, batch.epoch, batch.expected, stored, batch.state, meta)
+        try:
+            done = self._log.append(append)
+        except Exception as error:
+            done = asyncio.get_running_loop().create_future()
+            done.set_exception(StoreError(f"the store cannot take this: {error}"))
         if done.done():
             self._finish(done, batch, append, sender, began)
         else:
             self._last[batch.workflow_id] = done
             done.add_done_callback(lambda f: self._finish(f, batch, append, sender, began))
-
-    def _append(self, batch: Append) -> asyncio.Future[None]:
-        try:
-            return self._log.append(batch)
-        except Exception as error:
-            refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            refused.set_exception(StoreError(f"the store cannot take this: {error}"))
-            return refused
 
     async def _ask_log(self, batch: Append) -> None:
         """Return once the log is known to hold a batch.
@@ -239,7 +249,11 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         sender: Ref[Any] | None,
         began: float,
     ) -> None:
-        error, asked = done.exception(), self._asked.get(batch.workflow_id)
+        error = done.exception()
+        if error is None and not self._asked:
+            self._settle(done, batch, append, sender, began)
+            return
+        asked = self._asked.get(batch.workflow_id)
         if asked is not None and asked is not done:  # of an earlier batch, whose answer comes first
             asked.add_done_callback(lambda _: self._finish(done, batch, append, sender, began))
             return
@@ -250,17 +264,38 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             self._last[batch.workflow_id] = self._asked[batch.workflow_id] = asking
             asking.add_done_callback(lambda f: self._finish(f, batch, append, sender, began))
             return
-        if self._last.get(batch.workflow_id) is done:
-            del self._last[batch.workflow_id]
-        stored = append.events
         if error is None:
-            self._hub.publish(batch.workflow_id, stored)
-            if sender is not None:
-                sender.tell(Committed(offset=batch.expected + len(stored) - 1))
-            if self._observer is not None:
-                self._observer(batch.workflow_id, batch.ts, batch.events, time.perf_counter() - began)
-        elif sender is not None:
+            self._settle(done, batch, append, sender, began)
+            return
+        self._forget(done, batch)
+        if sender is not None:
             kind = error.code if isinstance(error, StoreError) else "storage_unavailable"
             transient = isinstance(error, StorageUnavailable)
             refused = CommitFailed(expected=batch.expected, error=str(error), kind=kind, transient=transient)
             sender.tell(refused)
+
+    def _settle(
+        self,
+        done: asyncio.Future[None],
+        batch: Commit,
+        append: Append,
+        sender: Ref[Any] | None,
+        began: float,
+    ) -> None:
+        """Publish a batch that is durable, then acknowledge it."""
+        self._forget(done, batch)
+        workflow_id, stored = batch.workflow_id, append.events
+        self._hub.publish(workflow_id, stored)
+        if sender is not None:
+            committed = Committed(offset=batch.expected + len(stored) - 1)
+            receipt = batch.receipt
+            if receipt is not None and receipt.open:
+                receipt.committed = committed
+            else:
+                sender.tell(committed)
+        if self._observer is not None:
+            self._observer(workflow_id, batch.ts, batch.events, time.perf_counter() - began)
+
+    def _forget(self, done: asyncio.Future[None], batch: Commit) -> None:
+        if self._last and self._last.get(batch.workflow_id) is done:
+            del self._last[batch.workflow_id]

@@ -44,10 +44,7 @@ class OutsideLookups:
         self._judged: list[str] = []
         self._probes: StepProbes | None = None
         self.found: dict[str, Any] = {}
-        nodes = run.state.graph.all_nodes.values()
-        self.keeps_results = any(
-            node.spec.cache or node.kind.uses_store or node.kind.brings_graph for node in nodes
-        )
+        self.keeps_results = run.state.graph.keeps_results
 
     def ask(self, question: Question) -> None:
         """Ask for what a decision needs."""

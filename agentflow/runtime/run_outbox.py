@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from agentflow.engine import Effect
-from agentflow.runtime.event_bus import Commit, CommitFailed
+from agentflow.runtime.event_bus import Commit, CommitFailed, Committed, Receipt
 from agentflow.runtime.permanent_actor import PermanentActor
 from agentflow.runtime.result_cache import KeepResult
 
@@ -42,18 +42,36 @@ class RunOutbox:
         self._wait = _FIRST_RETRY_S
         self.stalled = False
         """Whether the store refused the oldest batch for now."""
+        self.receipt = Receipt()
+        """Goes with the batches that are sent in turn."""
 
     def __bool__(self) -> bool:
         return self.count > 0
 
-    def put(self, batch: Batch, *, in_turn: bool = False) -> None:
-        """Append a batch and send it, unless the store is unavailable. `in_turn`: an idle bus takes it before
-        this returns."""
+    def put(self, batch: Batch) -> None:
+        """Append a batch and send it, unless the store is unavailable."""
         self._batches.append(batch)
         self.count += 1
         if not self.stalled:
-            tell = self._bus.tell_now if in_turn else self._bus.tell
-            tell(batch.commit)
+            self._bus.tell(batch.commit)
+
+    def put_in_turn(self, batch: Batch) -> None:
+        """Append a batch and send it, unless the store is unavailable; an idle bus takes it before this
+        returns. `take_receipt` then gives what it answered at once."""
+        self._batches.append(batch)
+        self.count += 1
+        if not self.stalled:
+            self.receipt.open = True
+            try:
+                self._bus.tell_now(batch.commit)
+            finally:
+                self.receipt.open = False
+
+    def take_receipt(self) -> Committed | None:
+        """Return what the bus answered to batches that were sent in turn, once."""
+        receipt = self.receipt
+        committed, receipt.committed = receipt.committed, None
+        return committed
 
     @property
     def oldest(self) -> Batch | None:
@@ -67,6 +85,9 @@ class RunOutbox:
 
     def durable(self, offset: int) -> list[Batch]:
         """Remove and return the batches that end at or before `offset`."""
+        if self.count == 1 and self._batches[0].last == offset:
+            self.count = 0
+            return [self._batches.popleft()]
         done: list[Batch] = []
         while self._batches and self._batches[0].last <= offset:
             done.append(self._batches.popleft())

@@ -159,7 +159,7 @@ class RunResults(ReplayCommand):
     async def _gives_outputs(self, workflow_id: str, launch: RunLaunch | None) -> bool:
         """Return whether the result of a run has outputs, events and the rest of a graph run (002 §12)."""
         if launch is not None:
-            return launch.directory.code is not None or gives_outputs(launch.plan.workflow)
+            return launch.directory.code is not None or launch.plan.has_handlers
         try:
             begin = await self._begin(workflow_id)
         except OffsetTrimmed:

@@ -117,6 +117,11 @@ class RunStepper:
         self.replies: deque[tuple[int, Settle]] = deque()
         self._results: list[KeepResult] = []
 
+    def take_apart(self) -> None:
+        """Let go of what knows this stepper; called when its supervisor has stopped."""
+        self.after_advance = self.recorded = self.validation = None
+        del self.launch_early, self.edges, self.watch, self.outside
+
     def validate_trace(self, begin: ev.WorkflowStarted) -> None:
         """Check the trace of the run at its end if its options say so; called with its first event."""
         if is_validated(begin):
@@ -158,8 +163,9 @@ class RunStepper:
     ) -> None:
         """Apply the result of a call, and append it with what follows from it as one batch."""
         outside = self.outside
+        launch = self.launch
         if usage is UNSET and not (
-            self.recorded or outside.found or outside.keeps_results or self.launch.queued
+            self.recorded or outside.found or outside.keeps_results or launch.queued or launch.trial
         ):
             now, first = self.now(), self.state.next_offset
             events = None
@@ -247,6 +253,7 @@ class RunStepper:
             events=tuple(events),
             tracer=self.tracer,
             state=state.status,
+            receipt=self.outbox.receipt if in_turn else None,
         )
         started = launch.started if first == 0 else None
         if started is not None:
@@ -256,7 +263,10 @@ class RunStepper:
         results, self._results = self._results, []
         batch = Batch(commit, self.effects, results)
         self.effects = []
-        self.outbox.put(batch, in_turn=in_turn)
+        if in_turn:
+            self.outbox.put_in_turn(batch)
+        else:
+            self.outbox.put(batch)
         self.watch.batch_sent()
         if first:  # before that nothing of the run is durable
             self.launch_early(batch)

@@ -331,6 +331,14 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     def on_stop(self) -> None:
         self._dispatcher.cancel_all()
+        self._take_apart()
+
+    def _take_apart(self) -> None:
+        """Let the parts of this supervisor go, which know each other: the state of a run that has ended is
+        freed at once, not when the garbage collector finds it."""
+        self._run.take_apart()
+        del self._watch, self._dispatcher, self._edges, self._handlers, self._replies, self._children
+        del self._launcher, self._stop, self._commands
 
     @on(Suspend)
     def suspend(self, message: Suspend) -> None:
@@ -438,9 +446,13 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     @on(ToolCallSuccess)
     def tool_answered(self, message: ToolCallSuccess) -> None:
         self._dispatcher.call_ended(message.call_id)
-        self._run.complete_call(message.call_id, message.output, message.duration_ms, message.usage)
-        if self._run.suspending is not None or self._state.cancel_requested is not None:
+        run = self._run
+        run.complete_call(message.call_id, message.output, message.duration_ms, message.usage)
+        if run.suspending is not None or self._state.cancel_requested is not None:
             self._stop.call_ended()
+        committed = run.outbox.take_receipt()
+        if committed is not None:
+            self.committed(committed)
 
     @on(ToolCallFailure)
     def tool_failed(self, message: ToolCallFailure) -> None:

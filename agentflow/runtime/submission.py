@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -253,7 +254,7 @@ async def load_aside(
     """
     await import_loader(_media_of(submission))
     definition = await compute_aside(load, submission) if _is_long(submission) else load(submission)
-    if _has_schemas(definition.workflow):
+    if "jsonschema_rs" not in sys.modules and _has_schemas(definition):
         await import_aside("jsonschema_rs")
     if input is UNSET:
         return definition, input, []
@@ -275,12 +276,24 @@ def with_options(definition: Definition, options: Mapping[str, Any]) -> Definiti
     return msgspec.structs.replace(definition, workflow=workflow, ir_hash=ir_hash(workflow))
 
 
-def _has_schemas(workflow: Workflow) -> bool:
+_MAX_KNOWN = 256
+_without_schemas: dict[str, None] = {}
+"""Hashes of graphs that were found to judge nothing, the latest last."""
+
+
+def _has_schemas(definition: Definition) -> bool:
     """Return whether a run may judge a value: an input, an answer, or the arguments of a call."""
-    if workflow.inputs:
+    if definition.workflow.inputs:
         return True
-    agents = [node.agent for node in bound_nodes(workflow) if node.agent is not None]
-    return any(agent.output_schema is not None or agent.functions != () for agent in agents)
+    if definition.ir_hash in _without_schemas:
+        return False
+    agents = [node.agent for node in bound_nodes(definition.workflow) if node.agent is not None]
+    if any(agent.output_schema is not None or agent.functions != () for agent in agents):
+        return True
+    _without_schemas[definition.ir_hash] = None
+    if len(_without_schemas) > _MAX_KNOWN:
+        _without_schemas.pop(next(iter(_without_schemas)), None)
+    return False
 
 
 def _media_of(submission: Submission | WorkflowWithCode) -> Literal["json", "yaml"] | None:

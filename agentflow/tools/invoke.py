@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
 from types import AsyncGeneratorType, CoroutineType
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -49,12 +49,23 @@ async def invoke_late(tool: PythonTool, arguments: dict[str, Any], ctx: Callable
     values = _convert(tool, arguments)
     if tool.accepts_ctx:
         values["ctx"] = ctx()
-    call = partial(tool.call, **values)
-
-    def progress(value: Any) -> None:
-        ctx().progress(value)
-
-    result = await run_function(call, tool.name, is_async=tool.is_async, progress=progress)
+    if tool.is_async:
+        process = os.getpid()
+        try:
+            result = tool.call(**values)
+            if result.__class__ is CoroutineType:
+                result = await result
+            if result.__class__ not in _PLAIN:
+                result = await _finished(result, lambda value: ctx().progress(value))
+        except BaseException as error:
+            _raise_for(error, tool.name, process)
+        if os.getpid() != process:
+            end_forked_child(None)
+    else:
+        call = partial(tool.call, **values)
+        result = await run_function(
+            call, tool.name, is_async=False, progress=lambda value: ctx().progress(value)
+        )
     if tool.output_schema is None and not tool.sensitive:
         return plain_output(tool, result)
     return await checked_output(tool, result)
@@ -79,27 +90,38 @@ async def run_function(
             made = call if progress is None else partial(_last_of, call, progress)
             result = await in_thread(made, f"agentflow tool {name}")
         if result.__class__ not in _PLAIN:
-            # Also of a function around one.
-            if result.__class__ is CoroutineType or inspect.isawaitable(result):
-                result = await result
-            if progress is not None and result.__class__ is AsyncGeneratorType:
-                made_async: Any = result
-                result = await _last_of_async(made_async, progress)
+            result = await _finished(result, progress)
     except BaseException as error:
-        if os.getpid() != process:
-            end_forked_child(error)
-        if isinstance(error, asyncio.CancelledError):
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise _failed(f"{name} cancelled itself") from None
-        if isinstance(error, Exception | SystemExit) and not isinstance(error, ToolError):
-            # TimeoutError too: the function's own is not to be taken for the caller's.
-            raise _failed(_told(name, error)) from error
-        raise
+        _raise_for(error, name, process)
     if os.getpid() != process:
         end_forked_child(None)
     return result
+
+
+async def _finished(result: Any, progress: Callable[[Any], None] | None) -> Any:
+    """Return what comes of what a function has returned: awaited, if that is to be, also by a function around
+    one, and the last of what an asynchronous generator gives."""
+    if inspect.isawaitable(result):
+        result = await result
+    if progress is not None and result.__class__ is AsyncGeneratorType:
+        made: Any = result
+        result = await _last_of_async(made, progress)
+    return result
+
+
+def _raise_for(error: BaseException, name: str, process: int) -> NoReturn:
+    """Raise what becomes of an error that came out of a function; `process` is the one that called it."""
+    if os.getpid() != process:
+        end_forked_child(error)
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise error
+        raise _failed(f"{name} cancelled itself") from None
+    if isinstance(error, Exception | SystemExit) and not isinstance(error, ToolError):
+        # TimeoutError too: the function's own is not to be taken for the caller's.
+        raise _failed(_told(name, error)) from error
+    raise error
 
 
 def _last_of(call: Callable[[], Any], progress: Callable[[Any], None]) -> Any:

@@ -79,7 +79,7 @@ from agentflow.definition.policy import RetryPolicy
 if TYPE_CHECKING:
     from agentflow.definition.node_report import NodeReport
 
-__all__ = ["KINDS", "Kind", "Ports", "agent_of", "kind_of", "targets_of", "union_of"]
+__all__ = ["KINDS", "Kind", "Ports", "agent_of", "has_handlers", "kind_of", "targets_of", "union_of"]
 
 Ports = tuple[tuple[str, str], ...]
 
@@ -222,6 +222,12 @@ graph.AnyNode = union_of(kind.spec for kind in KINDS.values())
 def kind_of(node: NodeBase) -> Kind:
     """Return the kind of a node."""
     return KINDS[node.__struct_config__.tag]  # type: ignore[index]
+
+
+def has_handlers(workflow: graph.Workflow) -> bool:
+    """Return whether nodes of a graph are handlers, or workflows that exchange messages with it."""
+    nodes = workflow.nodes
+    return any(kind_of(node).is_handled or getattr(node, "exchange", None) is not None for node in nodes)
 
 
 def agent_of(node: NodeBase) -> AgentSpec | None:

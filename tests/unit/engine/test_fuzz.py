@@ -299,7 +299,7 @@ class Fuzz:
 def view(state: RunState) -> tuple[Any, ...]:
     """What must be the same however the state came about."""
     nodes = {
-        i: (n.status, n.visits, n.arrived, n.live, n.slots, [a.key for a in n.ready])
+        i: (n.status, n.visits, n.arrived, n.live, n.slots, [a.key for a in n.ready or ()])
         for i, n in state.nodes.items()
     }
     queues = (list(state.activations), [a.key for a in state.arrived], list(state.call_queue), state.running)
