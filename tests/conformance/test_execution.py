@@ -31,7 +31,7 @@ from tests.conformance.cases import read_rows
 
 CASES = [pytest.param(row, id=f"{row['rule']}: {row['title']}") for _, row in read_rows("execution")]
 RUN = "wf_case"
-PREFIXES = 16
+PREFIXES = [6, pytest.param(16, marks=pytest.mark.slow)]
 """So many moments of a crash are tried in each case, spread over its log."""
 AGENT = "agent: {systemPrompt: '@id', input: x, resultSchema: true, attachedFunctions: none}"
 
@@ -211,9 +211,10 @@ async def test_a_run_does_what_the_page_says(case: dict[str, Any], monkeypatch: 
     assert set(stage.calls.values()) <= {1}
 
 
+@pytest.mark.parametrize("prefixes", PREFIXES)
 @pytest.mark.parametrize("case", [c for c in CASES if not c.values[0].get("once")])
 async def test_a_run_ends_the_same_after_a_restart_at_any_event(
-    case: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    case: dict[str, Any], prefixes: int, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("AGENTFLOW_MODEL", "scripted:m")
     log = MemoryLog()
@@ -222,7 +223,7 @@ async def test_a_run_ends_the_same_after_a_restart_at_any_event(
     row = await log.run(RUN)
     source = await log.get_definition(events[0].data.ir_hash)
     assert source is not None
-    stride = max(1, len(rows) // PREFIXES)
+    stride = max(1, len(rows) // prefixes)
     for length in range(1 + len(case["title"]) % stride, len(rows), stride):
         stage, cut = Stage(copy.deepcopy(case), cut=True), MemoryLog()
         await cut.put_definition(events[0].data.ir_hash, source)

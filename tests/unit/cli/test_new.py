@@ -50,8 +50,9 @@ def test_what_the_test_needs_is_installed_first(sandbox: Sandbox, monkeypatch: p
 
 def test_its_own_test_passes(sandbox: Sandbox):
     assert sandbox.invoke("new", "hello").exit_code == 0
+    without = [f"-pno:{plugin}" for plugin in ("cacheprovider", "asyncio", "schemathesis")]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "-W", "error"],
+        [sys.executable, "-m", "pytest", "-q", *without, "-W", "error"],
         cwd=sandbox.folder / "hello",
         env={**sandbox.env, "PYTHONPATH": str(ROOT)},
         capture_output=True,
