@@ -6,18 +6,23 @@ same times, same decisions in the same order. It reads the state and changes not
 
 What comes first, when several things are due:
 
- 0. messages that no edge delivered, behind a crash  mail.untold
- 0. timers of the rounds of fan-ins                  durable_timers.round_timers
- 1. deadlines that have passed                       limits.overdue
- 2. a step that is held after its failure            held_steps.held_moves
- 3. the end of a step whose work is done             _end_of
- 4. the end of a step whose approval was denied      approvals.refusal_moves
- 5. what follows in an open activation               kind.next
- 6. model calls that waited for room in a budget     turns.admit_calls
- 7. the end of a run that reached its `end`          limits.stop
- 8. activations that need no slot, or must not start _examine
- 9. a free slot for the next ready activation        _grant
-10. the run waits, or ends                           limits.waiting, run_end.run_ended
+ 1. messages that no edge delivered, behind a crash  mail.untold
+ 2. nothing: a run that is cancelled, paused or over (a pause may let open work end, 8 to 11)
+ 3. what a pipeline lacks behind a crash             activated_event, ask_anew
+ 4. timers of the rounds of fan-ins                  durable_timers.round_timers
+ 5. deadlines that have passed                       limits.overdue
+ 6. a step that is held after its failure            held_steps.held_moves
+ 7. the end of a run that its messages must end      limits.end_run
+ 8. the end of a step whose work is done             _end_of
+ 9. the end of a step whose approval was denied      approvals.refusal_moves
+10. what follows in an open activation               kind.next
+11. model calls that waited for room in a budget     turns.admit_calls
+12. the end of a run that reached its `end`          limits.stop
+13. the end of a run that a failure halts            _halted
+14. activations that need no slot, or must not start _examine
+15. a free slot for the next ready activation        _grant
+16. the next superstep                               policy.next
+17. the run waits, or ends                           limits.waiting, run_end.leftovers, run_end.run_ended
 """
 
 from __future__ import annotations
@@ -71,10 +76,9 @@ _NOTHING_MORE: dict[str, Any] = {}
 def decide(state: RunState, now: int, found: Found = _NOTHING) -> Decisions:
     """Return the next decision at the time `now` (microseconds since the epoch); empty when there is none.
 
-    A decision may be a Lookup or a StoreAccess instead of events: the caller asks for it, notes `asked` in
-    `found`, and asks on; its answer comes with `found`, too. An access waits until the events before it are
-    durable.
-    So is a Judgement.
+    A decision may be a Lookup, a StoreAccess or a Judgement instead of events: the caller asks for it, notes
+    `asked` in `found`, and asks on; its answer comes with `found`, too. An access waits until the events
+    before it are durable.
     """
     return _judged(_decide(state, now, found), found)
 
