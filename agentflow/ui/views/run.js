@@ -591,7 +591,7 @@ export async function show(context) {
         log.scrollTo(indexOf(selection.offset));
       }
       if (fold.ended && at !== null && at > lastOffset()) scrub(null); // there is no such offset, and never will be
-      if (firstOffset() > 0) fill(trimmed, h("p", { class: "muted" }, `The events before offset ${firstOffset()} were removed: graph and timeline show what is left.`));
+      if (firstOffset() > 0) fill(trimmed, h("p", { class: "muted" }, `The events before offset ${firstOffset()} were removed: timeline and log show what is left.`));
       redraw();
       if (drawnEmpty) drawInspector();
       else inspectSoon();
