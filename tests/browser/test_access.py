@@ -306,13 +306,13 @@ async def test_addresses_are_kept_by_reload_and_by_back_and_forth(browser, serve
         await expect(page.locator('.chip[data-state="completed"]')).to_have_attribute("aria-pressed", "true")
         await page.go_forward()
         await expect(page.locator(".place")).to_contain_text("12 · ")
+        assert page.url == kept
         # A link to an event shows that event, wherever in the log it is.
         link = page.url.partition("?")[0] + "?select=event:2"
         await page.goto("about:blank")
         await page.goto(link)
         await expect(page.locator("#event-2")).to_be_in_viewport()
         await expect(page.locator("#event-2")).to_have_attribute("aria-selected", "true")
-        assert page.url == kept
         # A second window shows the same.
         other = await page.context.new_page()
         await other.goto(kept)
@@ -384,3 +384,20 @@ async def test_the_page_comes_back_with_its_daemon(browser, tmp_path):
             watch.errors.clear()
     finally:
         first.kill()
+
+
+async def test_who_is_at_a_button_stays_there_while_the_run_goes_on(browser, served, gate):
+    gate.open.clear()
+    run = await start(served, wait=0)
+    async with opened(browser) as (page, _):
+        await page.goto(address(served, f"#/runs/{run}"))
+        await expect(page.locator('.node[data-step="draft"]')).to_have_attribute("data-state", "running")
+        fork = page.get_by_role("button", name="Fork")
+        await fork.focus()
+        gate.open.set()
+        await expect(page.locator(".run-title .badge")).to_have_attribute("data-state", "waiting")
+        await expect(page.locator(".request")).to_be_visible()
+        await expect(fork).to_be_focused()
+        await decide(served, run)
+        await expect(page.locator(".run-title .badge")).to_have_attribute("data-state", "completed")
+        await expect(fork).to_be_focused()

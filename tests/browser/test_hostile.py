@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from playwright.async_api import expect
 
+from agentflow.server.app import OPERATIONS
 from agentflow.testing import ScriptedModel
 from tests.browser.kit import CLAIM, crm, model, opened
 from tests.browser.test_lib import FORM
@@ -205,6 +207,13 @@ async def test_a_log_whose_beginning_was_removed_is_looked_at_by_its_offsets(bro
     async with served.http() as http:
         await http.get(f"/workflows/{run}/events", params={"timeout": 5})
     await served.runtime.log.trim(run, 20)
+    async with served.http() as http:  # what each route answers now is in the document too
+        for one in OPERATIONS:
+            if one.method == "GET" and re.findall(r"{(\w+)}", one.path) == ["id"]:
+                given = {"follow": "false"} if one.path.endswith("/events") else {}
+                path = one.path.replace("{id}", run)
+                answer = await http.get(path, params={"with": run} if "compare" in path else given)
+                assert answer.status_code < 500, path
     async with opened(browser) as (page, _):
         await page.goto(address(served, f"#/runs/{run}"))
         await expect(page.locator(".run-head")).to_contain_text("The events before offset 20 were removed")

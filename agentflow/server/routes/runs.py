@@ -268,7 +268,7 @@ OPERATIONS = (
         scope="read",
         query=ExpandQuery,
         answers={200: ExecutionRecord},
-        problems=("workflow_not_found", "run_gone", "log_corrupt"),
+        problems=("workflow_not_found", "run_gone", "offset_trimmed", "log_corrupt"),
     ),
     Operation(
         method="GET",
@@ -344,7 +344,7 @@ OPERATIONS = (
         scope="read",
         query=StepQuery,
         answers={200: StepRecord},
-        problems=("workflow_not_found", "step_not_found", "run_gone", "log_corrupt"),
+        problems=("workflow_not_found", "step_not_found", "run_gone", "offset_trimmed", "log_corrupt"),
     ),
     Operation(
         method="GET",
@@ -355,7 +355,7 @@ OPERATIONS = (
         scope="read",
         query=StepQuery,
         answers={200: AgentContext},
-        problems=("workflow_not_found", "step_not_found", "run_gone", "log_corrupt"),
+        problems=("workflow_not_found", "step_not_found", "run_gone", "offset_trimmed", "log_corrupt"),
     ),
     Operation(
         method="GET",
@@ -365,7 +365,7 @@ OPERATIONS = (
         tag="runs",
         scope="read",
         answers={200: DefinitionView},
-        problems=("workflow_not_found", "run_gone", "log_corrupt"),
+        problems=("workflow_not_found", "run_gone", "offset_trimmed", "log_corrupt"),
     ),
     Operation(
         method="GET",
@@ -388,7 +388,7 @@ OPERATIONS = (
         query=GraphQuery,
         answers={200: Either(Workflow, GraphLayout)},
         produces=DRAWINGS,
-        problems=("workflow_not_found", "run_gone", "log_corrupt"),
+        problems=("workflow_not_found", "run_gone", "offset_trimmed", "log_corrupt"),
         negotiates=True,
     ),
 )

@@ -108,8 +108,13 @@ export async function show(context) {
     );
   }
 
+  let drawnActions = "";
   function drawActions() {
+    const key = JSON.stringify([record.state, record.pause, record.forked_from]);
+    if (key === drawnActions) return;
+    drawnActions = key;
     const ended = ["completed", "failed", "cancelled"].includes(record.state);
+    const focused = actions.contains(document.activeElement) ? document.activeElement?.textContent : null;
     fill(
       actions,
       !ended && record.state !== "paused"
@@ -123,6 +128,8 @@ export async function show(context) {
       }),
       h("a", { class: "button", href: `#/runs/${encodeURIComponent(id)}/compare${record.forked_from ? `/${encodeURIComponent(record.forked_from.workflow_id)}` : ""}` }, "Compare"),
     );
+    // Who is at a button stays there while the run goes on.
+    if (focused) /** @type {HTMLElement | undefined} */ ([...actions.children].find((one) => one.textContent === focused))?.focus();
   }
 
   /** @param {string} command */
@@ -584,7 +591,7 @@ export async function show(context) {
         log.scrollTo(indexOf(selection.offset));
       }
       if (fold.ended && at !== null && at > lastOffset()) scrub(null); // there is no such offset, and never will be
-      if (firstOffset() > 0) fill(trimmed, h("p", { class: "muted" }, `The events before offset ${firstOffset()} were removed: graph and timeline show what is left.`));
+      if (firstOffset() > 0) fill(trimmed, h("p", { class: "muted" }, `The events before offset ${firstOffset()} were removed: timeline and log show what is left.`));
       redraw();
       if (drawnEmpty) drawInspector();
       else inspectSoon();

@@ -48,4 +48,4 @@ def answers_are_documented():
     yield
     Operation.answer = _answer
     found, _undocumented[:] = list(_undocumented), []
-    assert found == []
+    assert not found, "\n".join(found)
