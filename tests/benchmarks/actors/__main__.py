@@ -11,7 +11,6 @@ on a machine.
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -63,8 +62,6 @@ def main() -> int:
     finally:
         for process in reversed(started):
             process.__exit__()
-    for figure in suite.figures:  # a busy machine disturbs these least
-        emit("actors", figure.case, figure.subject, statistics.median(figure.cpu), "1/CPU s")
     suite.print_table()
     well = footprint() if "footprint" in options.cases else True
     return 1 if suite.failures or not well else 0
