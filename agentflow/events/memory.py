@@ -118,8 +118,8 @@ class _Run:
         return self._parent
 
     def take_late(self, events: UnsealedBatch, batch: Append) -> bool:
-        """Append a batch that is encoded when it is first read, if it is the next of the run: `refusal` has no
-        answer to it. Return false for others, which are checked by the rule."""
+        """Append a batch that is encoded when it is first read, if it is the next of the run: `refusal` has
+        no answer to it. Return false for others, which are checked by the rule."""
         if (
             batch.run is not None
             or not (events.first == batch.expected == self.last + 1)

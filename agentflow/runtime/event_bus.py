@@ -194,9 +194,7 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
                 owner=self._owner,
             )
         began = 0.0 if self._observer is None else time.perf_counter()
-        append = Append(
-            batch.workflow_id, batch.epoch, batch.expected, stored, batch.state, meta, batch.lazy
-        )
+        append = Append(batch.workflow_id, batch.epoch, batch.expected, stored, batch.state, meta, batch.lazy)
         try:
             done = self._log.append(append)
         except Exception as error:
