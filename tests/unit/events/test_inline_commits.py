@@ -33,6 +33,9 @@ def short(monkeypatch):
     """Whatever a commit takes here, it counts as short."""
     monkeypatch.setattr(pace, "LONGEST_SYNC_S", 1e9)
     monkeypatch.setattr(pace, "LONGEST_HOLD_S", 2e9)
+    monkeypatch.setattr(
+        groups, "_WATCH_INTERVAL_S", 3_600.0
+    )  # the thread has the store for a moment when it looks after it
 
 
 class Store:
