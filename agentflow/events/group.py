@@ -45,7 +45,7 @@ _WATCH_INTERVAL_S = 0.5
 
 _LAZY_S = 0.002
 """How long a batch waits for others that nobody waits for; then it goes to the store with them."""
-_LAZY_JOBS = 64
+_LAZY_JOBS = 32
 _INLINE_BYTES = 64 << 10  # of events: compressing and copying more takes its time
 
 

@@ -33,6 +33,9 @@ def short(monkeypatch):
     """Whatever a commit takes here, it counts as short."""
     monkeypatch.setattr(pace, "LONGEST_SYNC_S", 1e9)
     monkeypatch.setattr(pace, "LONGEST_HOLD_S", 2e9)
+    monkeypatch.setattr(
+        groups, "_WATCH_INTERVAL_S", 3_600.0
+    )  # the thread has the store for a moment when it looks after it
 
 
 class Store:
@@ -129,10 +132,10 @@ async def test_a_batch_that_nobody_waits_for_is_written_soon_by_itself(group, st
     assert store.written == [(True, 1), (True, 3)]
 
 
-async def test_many_that_nobody_waits_for_are_written_when_there_are_64(group, store):
-    waiting = [group.append(lazy(n)) for n in range(64)]
+async def test_many_that_nobody_waits_for_are_written_when_there_are_32(group, store):
+    waiting = [group.append(lazy(n)) for n in range(32)]
     assert all(future.done() for future in waiting)
-    assert store.written == [(True, 64)]
+    assert store.written == [(True, 32)]
 
 
 async def test_a_long_commit_leaves_the_next_ones_to_the_thread(group, store, monkeypatch):
@@ -189,7 +192,8 @@ async def test_a_large_batch_and_a_call_are_left_to_the_thread(group, store):
 async def test_what_is_due_after_a_commit_on_the_loop_is_tended_by_the_thread(group, store):
     store.due = True
     await group.append(batch(0))
-    await group.call(lambda: None)
+    for _ in range(2):  # the second is written when what was due then is done
+        await group.call(lambda: None)
     assert store.written[0] == (True, 1)
     assert store.tended == [False]
 
