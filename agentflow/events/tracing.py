@@ -19,7 +19,6 @@ a random number, and nothing here needs OpenTelemetry.
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from hashlib import blake2b
@@ -365,7 +364,7 @@ class RunTracer:
         self._calls: dict[str, _Span] = {}
         self._tries: dict[str, int] = {}  # failed attempts of a tool call, where there were any
         self._batches: dict[int, TakenBatch] = {}  # by first offset, until they are acknowledged
-        self._behind: deque[TakenBatch] = deque()  # events that are followed once a span is asked for
+        self._behind: list[TakenBatch] = []  # events that are followed once a span is asked for
 
     @property
     def sampled(self) -> bool:
@@ -430,8 +429,8 @@ class RunTracer:
 
     def _catch_up(self) -> None:
         """Follow the batches that were taken and not looked at."""
-        while self._behind:
-            taken = self._behind.popleft()
+        behind, self._behind = self._behind, []
+        for taken in behind:
             events, taken.events = taken.events, ()
             moves = [(_MOVES.get(data.__class__), data) for data in events]
             taken.found = [None if move is None else move(self, data) for move, data in moves]
