@@ -94,9 +94,9 @@ class RefusedParts:
         return found
 
     def _rename_limit(self, refused: str, profile: ModelProfile) -> bool:
-        other = _OTHER_LIMIT[refused]
-        if profile.output_limit_name == refused and "output_limit_name" in self._fields:
-            return False  # the server takes neither
+        other, sent = _OTHER_LIMIT[refused], profile.output_limit_name
+        if sent == other or (sent == refused and "output_limit_name" in self._fields):
+            return False  # the server takes neither, or means another parameter than that
         self._fields["output_limit_name"] = other
         return True
 

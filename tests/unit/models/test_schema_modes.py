@@ -254,6 +254,15 @@ async def test_a_limit_that_is_refused_under_both_names_is_never_left_out() -> N
     assert caught.value.info.code == "invalid_request"
 
 
+@each_wire
+async def test_a_limit_that_is_refused_whatever_its_name_is_tried_twice_at_most(wire: Wire) -> None:
+    """A proxy names the parameter as its own upstream does."""
+    refusals = [refused("no", param="max_tokens", code="unsupported_parameter")] * 3
+    with pytest.raises(ModelError) as caught:
+        await exchange(wire, [ask(parameters={"max_tokens": 7})], *refusals, ok(wire))
+    assert caught.value.info.code == "invalid_request"
+
+
 async def test_stream_options_that_are_refused_are_left_out_mistral() -> None:
     detail = [{"type": "extra_forbidden", "loc": ["body", "stream_options"], "msg": "Extra inputs"}]
     replies, seen = await exchange(CHAT, [ask(), ask()], plain(422, {"detail": detail}), ok(CHAT))
