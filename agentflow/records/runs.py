@@ -86,8 +86,8 @@ class RunResult(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     intermediate_outputs: tuple[Any, ...] = ()
     """What nodes gave out that are not in `output_from`."""
     events: Sequence[Any] = ()
-    """The whole log of a graph run, as events. They are decoded when they are first looked at: a program that
-    encodes a result as JSON replaces them by `tuple(result.events)` before."""
+    """The whole log of a graph run, as events. They are decoded when they are first looked at, so that msgspec
+    has to be told how to encode them: `msgspec.json.encode(result, enc_hook=list)`."""
     undelivered: tuple[Any, ...] = ()
     """The messages of a graph run that no edge delivered: `message.undelivered`."""
     checkpoint: str | None = None

@@ -75,6 +75,7 @@ async def test_a_result_is_pickled_copied_and_encoded():
     plain = msgspec.structs.replace(result, events=tuple(result.events))
     assert plain == result
     assert len(msgspec.json.decode(msgspec.json.encode(plain))["events"]) == len(logged)
+    assert msgspec.json.encode(result, enc_hook=list) == msgspec.json.encode(plain)
 
 
 async def test_threads_may_look_at_once():
