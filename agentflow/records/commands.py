@@ -334,7 +334,10 @@ _ALL = (
         "A new run from a point of this one",
         ev.WorkflowStarted,  # of the new run
         statuses=(201,),
-        problems=("step_not_found", "not_failed", "run_exists", "invalid_edit", "queue_full"),
+        problems=(
+            *("step_not_found", "not_failed", "run_exists", "invalid_edit", "graph_signature_mismatch"),
+            "queue_full",
+        ),
         checks_trust=True,
     ),
     _on_run(

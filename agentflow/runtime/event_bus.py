@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -107,6 +108,10 @@ _ASK_INTERVAL_S = 0.25
 _LARGE_BYTES = 256 * 1024
 
 
+_OpenBatch = tuple["asyncio.Future[None]", Commit, Append, "Ref[Any] | None", float]
+"""A batch on its way: what the log says of it, the batch in both forms, its sender, when it was sent."""
+
+
 def _tell_failure(batch: Commit, error: Exception, sender: Ref[Any] | None) -> None:
     if sender is not None:
         text = f"{type(error).__name__}: {error}"
@@ -141,8 +146,8 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._owner = owner
         self._observer = observer
         self._last: dict[str, asyncio.Future[None]] = {} if open_appends is None else open_appends
-        self._asked: dict[str, asyncio.Task[None]] = {}
-        """Of each run with a batch of unknown outcome: what becomes of it."""
+        self._open: dict[str, deque[_OpenBatch]] = {}
+        """The batches of each run whose outcome is not told, the oldest first."""
 
     @on(Commit)
     def commit(self, batch: Commit) -> Coroutine[Any, Any, None] | None:
@@ -200,11 +205,34 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         except Exception as error:
             done = asyncio.get_running_loop().create_future()
             done.set_exception(StoreError(f"the store cannot take this: {error}"))
-        if done.done() and batch.workflow_id not in self._last:  # else the earlier one is published first
+        workflow_id = batch.workflow_id
+        if done.done() and workflow_id not in self._open and not isinstance(done.exception(), CommitUnknown):
             self._finish(done, batch, append, sender, began)
-        else:
-            self._last[batch.workflow_id] = done
-            done.add_done_callback(lambda f: self._finish(f, batch, append, sender, began))
+            return
+        self._last[workflow_id] = done
+        self._open.setdefault(workflow_id, deque()).append((done, batch, append, sender, began))
+        done.add_done_callback(lambda _: self._finish_in_order(workflow_id))
+
+    def _finish_in_order(self, workflow_id: str) -> None:
+        """Finish the batches of a run whose outcome is known, up to the first that is still open: what
+        becomes of a batch is told before what becomes of the next, whenever the store says it."""
+        batches = self._open.get(workflow_id)
+        while batches and batches[0][0].done():
+            done, batch, append, sender, began = batches[0]
+            if isinstance(done.exception(), CommitUnknown):
+                asking = asyncio.ensure_future(self._ask_log(append))
+                self._last[workflow_id] = asking
+                batches[0] = asking, batch, append, sender, began
+                asking.add_done_callback(lambda _: self._finish_in_order(workflow_id))
+                return
+            batches.popleft()
+            if not batches:
+                del self._open[workflow_id]
+            try:
+                self._finish(done, batch, append, sender, began)
+            except BaseException:
+                asyncio.get_running_loop().call_soon(self._finish_in_order, workflow_id)
+                raise
 
     async def _ask_log(self, batch: Append) -> None:
         """Return once the log is known to hold a batch.
@@ -252,20 +280,6 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         began: float,
     ) -> None:
         error = done.exception()
-        if error is None and not self._asked:
-            self._settle(done, batch, append, sender, began)
-            return
-        asked = self._asked.get(batch.workflow_id)
-        if asked is not None and asked is not done:  # of an earlier batch, whose answer comes first
-            asked.add_done_callback(lambda _: self._finish(done, batch, append, sender, began))
-            return
-        if asked is not None:
-            del self._asked[batch.workflow_id]
-        if isinstance(error, CommitUnknown):
-            asking = asyncio.ensure_future(self._ask_log(append))
-            self._last[batch.workflow_id] = self._asked[batch.workflow_id] = asking
-            asking.add_done_callback(lambda f: self._finish(f, batch, append, sender, began))
-            return
         if error is None:
             self._settle(done, batch, append, sender, began)
             return
