@@ -1,4 +1,4 @@
-"""A Runtime that is closed while its first runs begin: it waits for the calls at work, and for nothing else."""
+"""A Runtime that is closed while its first runs begin waits for the calls at work, and for nothing else."""
 
 from __future__ import annotations
 
