@@ -155,7 +155,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """What a node may do at most (page 003 §3); None: what its kind may.
 
     `read` has areas: `input`, `nodes`, `globals`, `state`, or finer ones, as `nodes.a`; so has `write`:
-    `globals`, `state`. `tools`: names as `service.function` or `service.*`. `models`: names of models.
+    `globals`, `state`. `tools`: `service.function`, `service.*`, `worker:name` or `worker:*`. `models`:
+    `provider:model` or `provider:*`.
     """
 
     read: tuple[str, ...] | None = None

@@ -957,7 +957,7 @@ VERDICTS: dict[str, CodeInfo] = {
         "Fork the run from its failure.",
     ),
     "artifact_stale": CodeInfo(
-        "An expected file is as it was before the step.",
+        "A file of a step is as it was before the step.",
         "Let the step write it.",
     ),
     "artifact_unverified": CodeInfo(

@@ -24,6 +24,7 @@ from msgspec import UNSET
 from agentflow.definition.json_values import json_problems
 from agentflow.errors import MessageNotEncodable
 from agentflow.executors.annotations import classes_in, mixed_lists, rank, tags_of_annotation
+from agentflow.lazy import LazySequence
 
 __all__ = [
     "BUILTINS",
@@ -424,6 +425,8 @@ def _encode_other(value: Any) -> Any:
     known = _registered.get(kind)
     if known is not None and known.encode is not None:
         return known.encode(value)
+    if isinstance(value, LazySequence):
+        return cast("LazySequence[Any]", value).made()
     dump = getattr(value, "model_dump", None)
     if callable(dump):
         return dump(mode="json")

@@ -176,13 +176,15 @@ def usage_of(wire: WireUsage | None) -> Usage:
     cached = token_count(next((count for count in caches if count is not None), None))
     read, said = token_count(wire.prompt_tokens), token_count(wire.completion_tokens)
     beyond = token_count(wire.total_tokens) - read - said
-    unsaid = beyond if beyond > 0 and beyond != cached else 0  # some count the cache beside the prompt
+    kept = token_count(details.cache_write_tokens if details else None)
+    # Some count the cache beside the prompt.
+    unsaid = beyond if beyond > 0 and beyond not in (cached, kept, cached + kept) else 0
     reasoning = token_count(written.reasoning_tokens if written else None)
     return Usage(
         input_tokens=read,
         output_tokens=said + unsaid,
         cache_read_input_tokens=cached,
-        cache_creation_input_tokens=token_count(details.cache_write_tokens if details else None),
+        cache_creation_input_tokens=kept,
         reasoning_output_tokens=max(reasoning, unsaid),
         model_calls=1,
     )

@@ -1,6 +1,6 @@
 """What a provider refuses of requests to one model, learned from its refusals, and what is sent in its place.
 
-Each part is refused once: later requests of the same process go without it.
+A part is refused once: after an answer to a request without it, later ones of the same process go without it.
 """
 
 from __future__ import annotations
@@ -38,6 +38,18 @@ class RefusedParts:
         self._names: set[str] = set()
         self._fields: dict[str, Any] = {}
 
+    def copy(self) -> RefusedParts:
+        """Return what is known by now, for one call to learn more."""
+        made = RefusedParts()
+        made.adopt(self)
+        return made
+
+    def adopt(self, learned: RefusedParts) -> None:
+        """Take over what a call has learned that got its answer. What led to no answer is forgotten: another
+        thing was wrong with that request, such as the schema itself."""
+        self._names |= learned._names
+        self._fields |= learned._fields
+
     def adapt_profile(self, profile: ModelProfile) -> ModelProfile:
         """Return the profile with what was learned."""
         return msgspec.structs.replace(profile, **self._fields) if self._fields else profile
@@ -66,8 +78,7 @@ class RefusedParts:
             return True
         if mode in _ABOUT_MODE and _ABOUT_MODE[mode].search(f"{name} {error.info.message}"):
             field = "schema_mode_with_functions" if request.tools else "schema_mode"
-            if self._fields.get(field) in (None, mode):  # no other call was faster
-                self._fields[field] = _NEXT_MODE[mode]
+            self._fields[field] = _NEXT_MODE[mode]
             return True
         if name == _PARALLEL and not request.parallel_tool_calls:
             self._names.add(name)  # the agent's calls are executed one after another all the same
@@ -94,9 +105,9 @@ class RefusedParts:
         return found
 
     def _rename_limit(self, refused: str, profile: ModelProfile) -> bool:
-        other = _OTHER_LIMIT[refused]
-        if profile.output_limit_name == refused and "output_limit_name" in self._fields:
-            return False  # the server takes neither
+        other, sent = _OTHER_LIMIT[refused], profile.output_limit_name
+        if sent == other or (sent == refused and "output_limit_name" in self._fields):
+            return False  # the server takes neither, or means another parameter than that
         self._fields["output_limit_name"] = other
         return True
 

@@ -180,7 +180,8 @@ class ResponsesAnswer(WireAnswer):
         """Return the end that status and reason mean; a response cut by a limit is never whole, nor is one
         with an item that is not.
 
-        llama.cpp's server calls every response completed, so that one as long as its limit is taken as cut.
+        llama.cpp's server calls every response completed, so that one as long as its limit is taken as cut; a
+        longer one is of a server that does not heed the limit, or not for thoughts.
         """
         if self._status == "incomplete" and self.finish_reason == "incomplete":
             return "cut"
@@ -188,5 +189,5 @@ class ResponsesAnswer(WireAnswer):
         if end == "complete" and self._has_cut_item:
             return "cut"
         if end == "complete" and isinstance(limit, int) and self.counted is not None:
-            return "cut" if self.counted.output_tokens >= limit else end
+            return "cut" if self.counted.output_tokens == limit else end
         return end

@@ -186,7 +186,8 @@ class StreamedProvider(ABC):
         on_delta: DeltaSink | None = None,
     ) -> ModelReply:
         """Make one attempt. Raises ModelError; cancelling closes the connection and ends the generation."""
-        refused = self._refused_parts.setdefault(request.model, RefusedParts())
+        known = self._refused_parts.setdefault(request.model, RefusedParts())
+        refused = known.copy()
         while True:
             profile, kept = refused.adapt_profile(self.profile(request.model)), refused.leave_out(request)
             mode = self._schema_mode(kept, profile)
@@ -196,6 +197,7 @@ class StreamedProvider(ABC):
             try:
                 limits = await self._receive(shaped, profile, names, answer)
                 reply = answer.reply(new_call_id)
+                known.adopt(refused)
                 break
             except ModelError as error:
                 if refused.learn(kept, profile, mode, error):

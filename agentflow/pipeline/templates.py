@@ -57,6 +57,11 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             return True
         return self.schema.get("type", "string") == "string"
 
+    @property
+    def may_be_text(self) -> bool:
+        """True if a value of the command line that is no JSON is taken as it stands."""
+        return isinstance(self.schema, dict) and "string" in self.schema.get("type", ())
+
 
 class Template(msgspec.Struct, frozen=True, kw_only=True):
     """A template that was read and checked. `hash` is that of its text."""
@@ -355,6 +360,9 @@ def command_line_inputs(inputs: Mapping[str, Input], pairs: Iterable[str]) -> di
             try:
                 found[name] = msgspec.json.decode(text.encode())
             except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+                if declared.may_be_text:
+                    found[name] = text
+                    continue
                 message = f'input "{name}": its value is no JSON'
                 problems.append(_of_input("E_TEMPLATE_INPUT_TYPE", message, "the schema is no string"))
     if problems:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, cast, overload
+from collections.abc import Sequence
+from typing import Any, Protocol, cast
 
 from agentflow.events.envelope import Event, StoredEvent, decode, type_of
 from agentflow.events.sealing import UnsealedBatch
+from agentflow.lazy import LazySequence
 
 __all__ = ["LoggedData", "RunEvents", "peek"]
 
@@ -26,11 +27,8 @@ class LoggedData(Protocol):
     def data(self) -> Any: ...
 
 
-class RunEvents(Sequence[Event[Any]]):
-    """Events in the order of their log, decoded at the first access and then kept.
-
-    Equal to a tuple or another sequence of this class with equal events; pickled and copied as a tuple.
-    """
+class RunEvents(LazySequence[Event[Any]]):
+    """Events in the order of their log, decoded at the first access and then kept."""
 
     __slots__ = ("_events", "_parts")
 
@@ -38,7 +36,8 @@ class RunEvents(Sequence[Event[Any]]):
         self._parts = parts
         self._events: tuple[Event[Any], ...] | None = None
 
-    def _decoded(self) -> tuple[Event[Any], ...]:
+    def made(self) -> tuple[Event[Any], ...]:
+        """Return the events."""
         parts = self._parts  # read first: another thread may decode them meanwhile, and lets go of them last
         events = self._events
         if events is None:
@@ -46,32 +45,6 @@ class RunEvents(Sequence[Event[Any]]):
             events = self._events = tuple(decode(row.body) for row in rows)
             self._parts = ()
         return events
-
-    def __len__(self) -> int:
-        return len(self._decoded())
-
-    @overload
-    def __getitem__(self, index: int) -> Event[Any]: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Event[Any], ...]: ...
-
-    def __getitem__(self, index: int | slice) -> Event[Any] | tuple[Event[Any], ...]:
-        return self._decoded()[index]
-
-    def __iter__(self) -> Iterator[Event[Any]]:
-        return iter(self._decoded())
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, RunEvents):
-            return self._decoded() == other._decoded()
-        return self._decoded() == other if isinstance(other, tuple) else NotImplemented
-
-    def __repr__(self) -> str:
-        return repr(self._decoded())
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return tuple, (self._decoded(),)
 
 
 class _Peeked:

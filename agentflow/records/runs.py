@@ -86,14 +86,18 @@ class RunResult(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     intermediate_outputs: tuple[Any, ...] = ()
     """What nodes gave out that are not in `output_from`."""
     events: Sequence[Any] = ()
-    """The whole log of a graph run, as events. They are decoded when they are first looked at: a program that
-    encodes a result as JSON replaces them by `tuple(result.events)` before."""
+    """The whole log of a graph run, as events. They are decoded when they are first looked at, so that
+    msgspec has to be told how to encode them: `msgspec.json.encode(result, enc_hook=list)`."""
     undelivered: tuple[Any, ...] = ()
     """The messages of a graph run that no edge delivered: `message.undelivered`."""
     checkpoint: str | None = None
     """Id of the last checkpoint of a graph run."""
     forked_from: ForkOrigin | None = None
     """Where the run was forked from."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.events, list):  # decoded from JSON
+            msgspec.structs.force_setattr(self, "events", tuple(self.events))
 
     def get_outputs(self) -> list[Any]:
         """Return the outputs of a graph run; of an activation those of its last attempt."""

@@ -16,6 +16,7 @@ from agentflow.engine import BoundGraph, ModelTerms
 from agentflow.executors.callables import Callables
 from agentflow.runtime.messages import HANDLER_LIMIT_S
 from agentflow.runtime.model_calls import CallModel, Complete, ModelCallFailure, ModelCallSuccess
+from agentflow.runtime.supervisor_messages import CallNotMade
 from agentflow.runtime.tool_actor import CallTool, ToolCallFailure, lost_call
 from agentflow.tools import Service, Tool
 
@@ -95,8 +96,9 @@ class AgentActor(Actor, mailbox=1_000, handler_timeout=HANDLER_LIMIT_S):
 
         try:
             service = self._directory.tool(call.service)
-        except ActorStopped:
-            return  # as for a model call
+        except ActorStopped:  # as for a model call, but a tool call at work would be waited for
+            self._report(CallNotMade(call_id=call.call_id))
+            return
         self.ctx.pipe(service.ask_soon(call, timeout=math.inf), self._report, lost)
 
     def _answered(self, result: ModelCallSuccess | ModelCallFailure) -> None:

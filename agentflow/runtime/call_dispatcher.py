@@ -113,6 +113,10 @@ class CallDispatcher:
             return True
         return any(i in self._state.calls for call_ids in self._launched.values() for i in call_ids)
 
+    def is_making(self, call: OpenCall) -> bool:
+        """Return whether an open call was launched here; one that was only recorded has nobody at work."""
+        return call.call_id in self._launched.get(call.activation.key, ())
+
     def execute(self, effect: Effect) -> None:
         """Execute the effect of a durable event. A call that was closed meanwhile is not made."""
         if isinstance(effect, StartCall):
@@ -148,8 +152,9 @@ class CallDispatcher:
         if target is None or not target.is_alive:
             try:
                 target = self._targets[message.service] = self._directory.tool(message.service)
-            except ActorStopped:
-                return  # the Runtime is being closed: the call stays open, and `resume` closes it
+            except ActorStopped:  # the Runtime is being closed: the call stays open, and `resume` closes it
+                self.not_made(call.call_id)
+                return
         self._tell(target, message, trace, call.activation.key)
 
     def forget_refusals(self) -> None:
@@ -249,6 +254,13 @@ class CallDispatcher:
         told = self._direct.pop(call_id, None)
         if told is not None:  # a tool node has one call at a time: nothing of it is left to be cancelled
             self._launched.pop(told[1], None)
+
+    def not_made(self, call_id: str) -> None:
+        """Note that an open call was not made after all, since there is no actor for it."""
+        call = self._state.calls.get(call_id)
+        launched = [] if call is None else self._launched.get(call.activation.key, [])
+        if call_id in launched:
+            launched.remove(call_id)
 
     def remove_worker(self, ref: Ref[Any]) -> str | None:
         """Forget an AgentActor that died; return the key of its activation, None if it had none."""

@@ -6,8 +6,6 @@ Files are read as the verifier reads them: by descriptor, and never outside the 
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,8 +13,6 @@ from agentflow.tools.toolsets.workspace import TOTAL_HASH_BYTES, Workspace, Work
 
 __all__ = ["snapshot_files"]
 
-_CLOCK = 5 if sys.platform == "linux" else time.CLOCK_REALTIME
-"""The clock that stamps files: on Linux CLOCK_REALTIME_COARSE, the time of the last tick, up to 10 ms ago."""
 _MISSING = {"exists": False, "size": None, "mtime": None, "sha256": None}
 
 
@@ -24,10 +20,11 @@ def snapshot_files(workspace: str, names: Iterable[str]) -> dict[str, dict[str, 
     """Return {exists, size, mtime, sha256} of each file, by its name; mtime in nanoseconds. A file that is
     too large to be hashed has no hash, nor has one behind the first 4 GiB.
 
-    `.` is the workspace itself: its `time` in nanoseconds is before any later change of any file in it.
+    `.` is the workspace itself: its `time` in nanoseconds is before any later change of any file in it; None
+    if that time cannot be told.
     """
     reader, left = Workspace(workspace), TOTAL_HASH_BYTES
-    found: dict[str, dict[str, Any]] = {".": {"time": time.clock_gettime_ns(_CLOCK)}}
+    found: dict[str, dict[str, Any]] = {".": {"time": reader.clock()}}
     for name in names:
         path = relative_path(name, workspace)
         try:

@@ -11,6 +11,7 @@ A message class stands in the module of its receiver; where that would be an imp
 | Done, Refusal | command_messages | RunSupervisor | RunRegistry, as the reply |
 | Suspend | supervisor_messages | Runtime | RunSupervisor |
 | Wake, SendAgain, WorkStopped | supervisor_messages | its own timers | RunSupervisor |
+| CallNotMade | supervisor_messages | AgentActor | RunSupervisor |
 | Answered, AskAgain | supervisor_messages | SharedStore's answers, its own timers | RunSupervisor |
 | CheckAcknowledged, LogEnd, LookedUp | supervisor_messages | its own timers and reads | RunSupervisor |
 | EdgesJudged | edge_judge | its own EdgeJudge | RunSupervisor |

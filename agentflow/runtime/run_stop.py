@@ -151,11 +151,12 @@ class RunStop:
         self.call_ended()
 
     def call_ended(self) -> None:
-        """Finish suspending or cancelling once no tool call is open."""
+        """Finish suspending or cancelling once no tool call is being made."""
         run, state = self._run, self._run.state
         if run.suspending is None and state.cancel_requested is None:
             return
-        if state.terminal or any(call.kind == "tool" for call in state.calls.values()):
+        making = self._dispatcher.is_making
+        if state.terminal or any(call.kind == "tool" and making(call) for call in state.calls.values()):
             return
         if run.suspending is not None:
             self.work_stopped()

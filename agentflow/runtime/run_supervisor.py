@@ -63,6 +63,7 @@ from agentflow.runtime.supervised_children import SupervisedChildren
 from agentflow.runtime.supervisor_messages import (
     Answered,
     AskAgain,
+    CallNotMade,
     CheckAcknowledged,
     ChildGone,
     HandlersStopped,
@@ -454,6 +455,11 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         committed = run.outbox.take_receipt()
         if committed is not None:
             self.committed(committed)
+
+    @on(CallNotMade)
+    def call_not_made(self, message: CallNotMade) -> None:
+        self._dispatcher.not_made(message.call_id)
+        self._stop.call_ended()
 
     @on(ToolCallFailure)
     def tool_failed(self, message: ToolCallFailure) -> None:

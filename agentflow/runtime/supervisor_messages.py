@@ -9,6 +9,7 @@ from agentflow.runtime.messages import Message
 __all__ = [
     "Answered",
     "AskAgain",
+    "CallNotMade",
     "CheckAcknowledged",
     "ChildGone",
     "HandlersStopped",
@@ -19,6 +20,12 @@ __all__ = [
     "Wake",
     "WorkStopped",
 ]
+
+
+class CallNotMade(Message, frozen=True, kw_only=True):
+    """No actor takes this call any more, because the Runtime is being closed; it stays open in the log."""
+
+    call_id: str
 
 
 class CheckAcknowledged(Message, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ import msgspec
 from agentflow import known_secrets
 from agentflow.definition.redaction import redact
 from agentflow.json_numbers import costly_numbers
+from agentflow.lazy import LazySequence
 from agentflow.tools.media import media_block
 from agentflow.tools.tool import Tool, ToolError
 
@@ -138,6 +139,8 @@ def _encode_other(value: Any) -> Any:
     """Return what msgspec does not know as builtins."""
     if isinstance(value, PurePath):
         return str(value)
+    if isinstance(value, LazySequence):
+        return cast("LazySequence[Any]", value).made()
     pydantic = sys.modules.get("pydantic")
     if pydantic is not None and isinstance(value, pydantic.BaseModel):
         return value.model_dump(mode="json", by_alias=True)
@@ -179,7 +182,8 @@ def _members(value: Any) -> list[tuple[Any, Any]] | None:
     if isinstance(value, list | tuple | set | frozenset):
         return list(enumerate(cast("list[Any]", value)))
     if isinstance(value, msgspec.Struct):
-        return [(name, getattr(value, name)) for name in value.__struct_fields__]
+        fields = [(name, getattr(value, name)) for name in value.__struct_fields__]
+        return [field for field in fields if field[1] is not msgspec.UNSET]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
     return None

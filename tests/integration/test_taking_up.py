@@ -59,7 +59,7 @@ class CountingLog(MemoryLog):
 async def test_runs_of_one_definition_that_are_taken_up_together_read_it_once():
     """A thousand of them decoded it a thousand times, since none found it in the cache yet."""
     log, desk, count = CountingLog(), Desk(look=True), 8
-    async with Runtime(log, services=[desk.service()]) as runtime:
+    async with Runtime(log, services=[desk.service()], grace=0) as runtime:
         for _ in range(count):
             await runtime.submit(chain("look"), {})
     log.definitions = 0

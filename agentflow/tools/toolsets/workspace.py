@@ -66,8 +66,10 @@ class WorkspaceError(Exception):
 
 class FileState(NamedTuple):
     """A regular file as one descriptor showed it. `sha256` is None if it was too large to be hashed, `body`
-    if it was not asked for or is larger than the limit. `mtime` and `changed` in nanoseconds since 1970; the
-    last change is of content, name or rights, and nobody can set its time."""
+    if it was not asked for or is larger than the limit. `mtime` and `changed` in nanoseconds since 1970.
+
+    `changed` is when the path last came to name this content: the last change of the file's content, name or
+    rights, of a link on the way, or of the name of a directory on the way. Nobody can set its time."""
 
     size: int
     mtime: int
@@ -147,12 +149,31 @@ class Workspace:
         Content and hash are of the same pass. A file that grows meanwhile is read up to the size it had.
         Raises WorkspaceError: outside, missing, not_regular or failed.
         """
-        with self._opened(path) as descriptor:
-            return _state_of(descriptor, keep=keep, hashed=hashed, limit=limit)
+        with self._opened(path) as (descriptor, came):
+            found = _state_of(descriptor, keep=keep, hashed=hashed, limit=limit)
+        return found._replace(changed=max(found.changed, came))
+
+    def clock(self) -> int | None:
+        """Return the time in nanoseconds since 1970 by the clock that stamps the files of this directory:
+        what changes later is stamped no earlier. It may be a server's, or tick in seconds. None if it cannot
+        be asked without leaving a trace: the system or the file system has no files without a name then.
+        """
+        unnamed = getattr(os, "O_TMPFILE", None)
+        if unnamed is None:
+            return None
+        try:
+            with self._directory_of(".", last_too=True) as (directory, _):
+                descriptor = os.open(".", unnamed | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=directory)
+        except (OSError, WorkspaceError):
+            return None
+        try:
+            return os.fstat(descriptor).st_ctime_ns
+        finally:
+            os.close(descriptor)
 
     def read_text(self, path: str, limit: int) -> str:
         """Return the content of a file in UTF-8. Raises WorkspaceError, also too_large and not_text."""
-        with self._opened(path) as descriptor:
+        with self._opened(path) as (descriptor, _):
             found = _state_of(descriptor, keep=True, hashed=False, limit=limit)
         if found.body is None:
             raise WorkspaceError(
@@ -225,9 +246,11 @@ class Workspace:
     # -- walking --------------------------------------------------------------------------------
 
     @contextmanager
-    def _opened(self, path: str) -> Generator[int]:
-        """Yield a descriptor of a regular file for reading; links inside the workspace are followed."""
-        with self._directory_of(path, follow=True) as (directory, name):
+    def _opened(self, path: str) -> Generator[tuple[int, int]]:
+        """Yield a descriptor of a regular file for reading, and the last change of the way to it, in ns;
+        links inside the workspace are followed."""
+        with self._walking(path) as walk:
+            directory, name = walk.to_last(make=False, follow=True, last_too=False)
             # A FIFO is not opened, since a writer would see it, nor a device, since that may do something.
             found = os.stat(name, dir_fd=directory, follow_symlinks=False)
             if not stat.S_ISREG(found.st_mode):
@@ -240,7 +263,7 @@ class Workspace:
                 if not stat.S_ISREG(found.st_mode):
                     raise WorkspaceError("not_regular", f'"{path}" is {_kind_name(found.st_mode)}')
                 _check_one_name(found, path)
-                yield descriptor
+                yield descriptor, walk.changed
             finally:
                 os.close(descriptor)
 
@@ -249,13 +272,19 @@ class Workspace:
         self, path: str, *, make: bool = False, follow: bool = False, last_too: bool = False
     ) -> Generator[tuple[int, str]]:
         """Yield the open directory that holds a path, and the last component; with `last_too` the directory
-        that the path itself is. Every error of the operating system becomes a WorkspaceError."""
+        that the path itself is."""
+        with self._walking(path, make=make) as walk:
+            yield walk.to_last(make=make, follow=follow, last_too=last_too)
+
+    @contextmanager
+    def _walking(self, path: str, *, make: bool = False) -> Generator[_Walk]:
+        """Yield a walk at the root. Every error of the operating system becomes a WorkspaceError."""
         walk = _Walk(self.root, path)
         try:
             if make:
                 self.make()
             walk.start()
-            yield walk.to_last(make=make, follow=follow, last_too=last_too)
+            yield walk
         except OSError as error:
             raise _told(path, error) from error
         finally:
@@ -274,6 +303,8 @@ class _Walk:
         self._left = [part for part in normal.split("/") if part != "."]
         self._open: list[int] = []
         self._links = 0
+        self.changed = 0
+        """The last change of a link or of a directory's name on the way, in ns since 1970; 0 if none."""
 
     def start(self) -> None:
         """Open the root, each of its directories by name. Raises WorkspaceError for a link, and OSError."""
@@ -319,6 +350,10 @@ class _Walk:
             raise WorkspaceError("failed", f'"{self._path[:80]}" is nested more than {_MAX_DEPTH} deep')
         try:
             self._open.append(os.open(name, _DIRECTORY, dir_fd=self._open[-1]))
+            found = os.fstat(self._open[-1])
+            # A new name stamps the change alone; an entry that comes or goes, both.
+            if found.st_ctime_ns != found.st_mtime_ns:
+                self.changed = max(self.changed, found.st_ctime_ns)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENOTDIR) and self._take_link(name):
                 return
@@ -336,6 +371,9 @@ class _Walk:
             if error.errno in (errno.EINVAL, errno.ENOENT):
                 return False
             raise
+        with suppress(OSError):  # it may be gone by now
+            link = os.stat(name, dir_fd=self._open[-1], follow_symlinks=False)
+            self.changed = max(self.changed, link.st_ctime_ns)
         self._links += 1
         if self._links > _MAX_LINKS or len(target) > _MAX_PATH:
             raise WorkspaceError("outside", f'"{self._path}" leads through too many links')

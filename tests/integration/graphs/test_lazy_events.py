@@ -12,7 +12,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from agentflow import EventLog, Never, Runtime, WorkflowBuilder, WorkflowContext, executor
+from agentflow import (
+    EventLog,
+    Never,
+    RunResult,
+    Runtime,
+    Service,
+    WorkflowBuilder,
+    WorkflowContext,
+    executor,
+    function,
+    register_type,
+)
 from agentflow.events.memory import MemoryLog
 from agentflow.events.open import open_log
 from agentflow.events.retention import RetentionPolicy
@@ -75,6 +86,32 @@ async def test_a_result_is_pickled_copied_and_encoded():
     plain = msgspec.structs.replace(result, events=tuple(result.events))
     assert plain == result
     assert len(msgspec.json.decode(msgspec.json.encode(plain))["events"]) == len(logged)
+    encoded = msgspec.json.encode(result, enc_hook=list)
+    assert encoded == msgspec.json.encode(plain)
+    assert type(msgspec.json.decode(encoded, type=RunResult[Any]).events) is tuple
+    assert result.events + result.events == (*logged, *logged)
+    assert tuple(logged) + result.events == (*logged, *logged)
+
+
+async def test_a_result_is_given_out_by_a_function_and_as_a_message():
+    inner = WorkflowBuilder("chain").set_start_executor(first).add_chain([first, last]).build()
+
+    @function
+    async def ask(message: dict[str, Any]) -> Any:
+        return await inner.run(message)
+
+    @executor(id="asks")
+    async def asks(message: dict[str, Any], ctx: WorkflowContext[Never, Any]) -> None:
+        told = await ctx.call_tool("service.ask", {"message": message})
+        await ctx.yield_output([event["type"] for event in told["events"]])
+        await ctx.yield_output(await inner.run(message))
+
+    register_type(RunResult)
+    async with Runtime(services=[Service.of("service", ask)]) as runtime:
+        builder = WorkflowBuilder("outer").set_start_executor(asks).with_checkpointing(runtime)
+        types, result = (await builder.build().run({})).outputs
+    assert types == [event["type"] for event in result.events]
+    assert (types[0], types[-1], result.output) == ("workflow.started", "workflow.completed", {"seen": True})
 
 
 async def test_threads_may_look_at_once():

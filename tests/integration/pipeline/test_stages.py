@@ -11,6 +11,7 @@ from agentflow import Runtime
 from agentflow.errors import AgentflowError, CommandRefused, DefinitionError
 from agentflow.runtime.file_snapshots import snapshot_files
 from agentflow.testing import call
+from agentflow.tools.toolsets.workspace import Workspace
 from tests.integration.pipeline.support import (
     DELEGATE,
     NORMALIZER,
@@ -53,6 +54,8 @@ async def test_a_step_that_claims_a_file_of_before_is_not_believed(tmp_path: Any
     root = tmp_path / "work"
     root.mkdir()
     (root / "old.md").write_text("# Old")
+    if Workspace(root).clock() is None:
+        pytest.skip("this file system does not tell its time")
     while snapshot_files(str(root), [])["."]["time"] <= (root / "old.md").stat().st_ctime_ns:
         pass  # until the clock that stamps files ticks
 

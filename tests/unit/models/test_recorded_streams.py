@@ -210,6 +210,16 @@ async def test_counts_as_floats_gateway() -> None:
             id="gateway-cache-beside-the-prompt",
         ),
         pytest.param(
+            {
+                "prompt_tokens": 10,
+                "completion_tokens": 7,
+                "total_tokens": 62,
+                "prompt_tokens_details": {"cached_tokens": 40, "cache_write_tokens": 5},
+            },
+            (10, 7, 0, 40),
+            id="gateway-read-and-written-cache-beside-the-prompt",
+        ),
+        pytest.param(
             {"prompt_tokens": 50, "completion_tokens": 7, "total_tokens": 57, "cached_tokens": 40},
             (50, 7, 0, 40),
             id="moonshot-cached-tokens",

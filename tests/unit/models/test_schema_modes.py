@@ -217,6 +217,22 @@ async def test_a_schema_refused_beside_functions_alone_is_native_without_them() 
     assert alone.warnings == ()
 
 
+async def test_a_schema_that_is_refused_in_every_way_changes_nothing_for_others() -> None:
+    """The schema was wrong, not the way: the next request, by another schema, is native."""
+    refusals = [
+        refused("Invalid schema for response_format 'answer'"),
+        refused("Invalid schema for function"),
+    ]
+    async with WireServer(*refusals, ok(CHAT)) as server:
+        provider = CHAT.provider(base_url=server.url, api_key=KEY, profiles=lambda model: ModelProfile())
+        with pytest.raises(ModelError):
+            await provider.complete(BY_SCHEMA, new_call_id=ids())
+        reply = await provider.complete(BY_SCHEMA, new_call_id=ids())
+        await provider.aclose()
+    assert [CHAT.schema_in(seen.body) is None for seen in server.requests] == [False, True, False]
+    assert reply.warnings == ()
+
+
 async def test_a_refusal_that_is_about_something_else_is_told() -> None:
     with pytest.raises(ModelError) as caught:
         await exchange(CHAT, [BY_SCHEMA], refused("messages: at least one message is required"))
@@ -251,6 +267,15 @@ async def test_a_limit_that_is_refused_under_both_names_is_never_left_out() -> N
     ]
     with pytest.raises(ModelError) as caught:
         await exchange(CHAT, [ask(parameters={"max_tokens": 7})], *refusals)
+    assert caught.value.info.code == "invalid_request"
+
+
+@each_wire
+async def test_a_limit_that_is_refused_whatever_its_name_is_tried_twice_at_most(wire: Wire) -> None:
+    """A proxy names the parameter as its own upstream does."""
+    refusals = [refused("no", param="max_tokens", code="unsupported_parameter")] * 3
+    with pytest.raises(ModelError) as caught:
+        await exchange(wire, [ask(parameters={"max_tokens": 7})], *refusals, ok(wire))
     assert caught.value.info.code == "invalid_request"
 
 

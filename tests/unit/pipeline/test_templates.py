@@ -20,7 +20,7 @@ from agentflow.pipeline.template_store import (
     TemplateNotFound,
     TemplateStore,
 )
-from agentflow.pipeline.templates import Template, bind, command_line_inputs, read_template
+from agentflow.pipeline.templates import Input, Template, bind, command_line_inputs, read_template
 
 HEAD = """name: demo
 inputs:
@@ -139,6 +139,9 @@ def test_command_line_values_are_text_unless_the_schema_says_otherwise() -> None
         "count": 4,
         "path": "a=b",
     }
+    declared = {"note": Input(required=False, schema={"type": ["string", "null"]})}
+    for text, value in (("null", None), ("a note", "a note"), ('"null"', "null")):
+        assert command_line_inputs(declared, [f"note={text}"]) == {"note": value}
     with pytest.raises(DefinitionError) as error:
         command_line_inputs(template().inputs, ["count=four", "topic"])
     assert codes(error) == ["E_TEMPLATE_INPUT_TYPE", "E_TEMPLATE_INPUT_UNKNOWN"]

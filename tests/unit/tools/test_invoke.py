@@ -187,6 +187,11 @@ class Opaque:
     pass
 
 
+class Maybe(msgspec.Struct):
+    absent: int | msgspec.UnsetType = msgspec.UNSET
+    held: Any = None
+
+
 def cyclic() -> Any:
     value: list[Any] = []
     value.append(value)
@@ -199,6 +204,7 @@ def cyclic() -> Any:
         (Opaque, None, "a value of type Opaque"),
         (lambda: {"a": [1, {"b/c": Opaque()}]}, "/a/1/b~1c", "a value of type Opaque"),
         (lambda: [Point(Opaque())], "/0/x", "a value of type Opaque"),
+        (lambda: Maybe(held=Opaque()), "/held", "a value of type Opaque"),
         (lambda: {"ok": None, "n": [1.0, float("nan")]}, "/n/1", "nan is no JSON number"),
         (lambda: float("-inf"), None, "-inf is no JSON number"),
         (lambda: [1e300] * 6_000, None, "more than 5,000 numbers with an exponent"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from agentflow.definition.stage_schemas import VerifierOutput, problems_of
 from agentflow.pipeline.verification import verify
 from agentflow.runtime.file_snapshots import snapshot_files
+from agentflow.tools.toolsets.workspace import Workspace
 
 
 def step(id: str = "a", **more: Any) -> dict[str, Any]:
@@ -186,24 +188,78 @@ async def test_file_older_than_its_step_is_stale(tmp_path: Path) -> None:
     assert (await verdict(given, done(), workspace=str(tmp_path), before=before))[0] == "pass"
 
 
+def begun(root: Path, than: Path) -> dict[str, Any]:
+    """What a step found that began after the last change of a file."""
+    if Workspace(root).clock() is None:
+        pytest.skip("this file system does not tell its time")
+    while True:  # until the clock that stamps files ticks
+        found = snapshot_files(str(root), [])
+        if found["."]["time"] > than.stat().st_ctime_ns:
+            return found
+
+
+def produced(*uris: str) -> Any:
+    return done(artifacts=[{"type": "file", "uri": uri, "status": "verified"} for uri in uris])
+
+
 async def test_file_that_nobody_expected_must_be_of_its_step_too(tmp_path: Path) -> None:
     kept = tmp_path / "kept.txt"
     kept.write_text("x")
-    before = {"a": snapshot_files(str(tmp_path), [])}
-    while before["a"]["."]["time"] <= kept.stat().st_ctime_ns:  # until the clock that stamps files ticks
-        before = {"a": snapshot_files(str(tmp_path), [])}
-    produced = done(artifacts=[{"type": "file", "uri": "kept.txt", "status": "verified"}])
-    shown = {"workspace": str(tmp_path), "before": before}
-    assert await verdict(step(), produced, **shown) == ("fail", "artifact_stale")
+    shown: Any = {"workspace": str(tmp_path), "before": {"a": begun(tmp_path, kept)}}
+    assert await verdict(step(), produced("kept.txt"), **shown) == ("fail", "artifact_stale")
     os.utime(kept, ns=(2**60, 2**60))
     other = tmp_path / "other.txt"
     other.write_text("y")
     os.utime(other, ns=(0, 0))
     os.rename(other, kept)
-    assert (await verdict(step(), produced, **shown))[0] == "pass"
+    assert (await verdict(step(), produced("kept.txt"), **shown))[0] == "pass"
     # the log of an earlier version has no time
     kept.write_text("x")
-    assert (await verdict(step(), produced, workspace=str(tmp_path), before={"a": {}}))[0] == "pass"
+    assert (await verdict(step(), produced("kept.txt"), workspace=str(tmp_path), before={"a": {}}))[
+        0
+    ] == "pass"
+
+
+async def test_an_old_file_is_new_at_a_path_that_a_step_made(tmp_path: Path) -> None:
+    """Neither a link to a file nor another name of its directory stamps the file itself."""
+    old = tmp_path / "build" / "sub" / "old.txt"
+    old.parent.mkdir(parents=True)
+    old.write_text("x")
+    shown: Any = {"workspace": str(tmp_path), "before": {"a": begun(tmp_path, old)}}
+    stale = ("fail", "artifact_stale")
+    assert await verdict(step(), produced("build/sub/old.txt"), **shown) == stale
+    (tmp_path / "build" / "beside.txt").write_text("y")  # no new name of the directory
+    assert await verdict(step(), produced("build/sub/old.txt"), **shown) == stale
+    (tmp_path / "link.txt").symlink_to("build/sub/old.txt")
+    (tmp_path / "dir").symlink_to("build/sub")
+    for uri in ("link.txt", "dir/old.txt"):
+        assert (await verdict(step(), produced(uri), **shown))[0] == "pass"
+    os.rename(tmp_path / "build", tmp_path / "dist")
+    assert (await verdict(step(), produced("dist/sub/old.txt"), **shown))[0] == "pass"
+
+
+@pytest.mark.parametrize("has_unnamed_files", [True, False])
+async def test_no_file_is_stale_by_a_clock_that_cannot_be_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_unnamed_files: bool
+) -> None:
+    """The clock of a network's file system may be behind this machine's."""
+    kept = tmp_path / "kept.txt"
+    kept.write_text("x")
+    open_, unnamed = os.open, getattr(os, "O_TMPFILE", 0)
+
+    def refusing(path: Any, flags: int, *args: Any, **more: Any) -> int:
+        if flags & unnamed == unnamed:
+            raise OSError(errno.EOPNOTSUPP, "not supported")
+        return open_(path, flags, *args, **more)
+
+    if has_unnamed_files:
+        monkeypatch.setattr(os, "open", refusing)
+    else:
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    before = {"a": snapshot_files(str(tmp_path), [])}
+    monkeypatch.undo()
+    assert before["a"]["."] == {"time": None}
+    assert (await verdict(step(), produced("kept.txt"), workspace=str(tmp_path), before=before))[0] == "pass"
 
 
 # -- mail ---------------------------------------------------------------------------------------
