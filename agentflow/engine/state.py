@@ -396,6 +396,13 @@ class RunState:
         self.shared = SharedState(graph)
         self.steps_done = {"succeeded": 0, "failed": 0, "skipped": 0, "cancelled": 0}
 
+    def forget_iterations(self) -> None:
+        """Let go of the iterations of a run that has ended, which know the activation around them: together
+        they would be garbage for the collector."""
+        for place in self.nodes.values():
+            if place.outer is not None:
+                place.outer.children, place.outer = {}, None
+
     @property
     def terminal(self) -> bool:
         """True once the log holds the run's last event."""

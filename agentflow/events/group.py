@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from agentflow.errors import AgentflowError, LogClosed, StoreError
+from agentflow.errors import AgentflowError, LogClosed, LogFailed, StoreError
 from agentflow.events.forked import ForkGuard
 from agentflow.events.pace import CommitPace
 from agentflow.events.rows import Append
@@ -124,6 +124,7 @@ class GroupCommit:
         self._done: list[Job] = []  # written, and not reported yet
         self._backlog: list[Job] = []  # taken from the queue by the thread, and in no group yet
         self._stopping = False
+        self._interrupted = False
         self._sync_share = 0.0
         self._store_lock = threading.Lock()  # held by whoever uses the store
         self._pace = CommitPace()
@@ -178,7 +179,10 @@ class GroupCommit:
         self._fork_guard.check()
         was, self._closed = self._closed, True
         if not was and self._gathered:
-            self._give()
+            if asyncio.get_running_loop() is self._loop:
+                self._give()
+            else:  # that one has ended, and can be told nothing
+                self._hand_over(self._take())
         return not was
 
     def _hurry(self) -> None:
@@ -195,17 +199,27 @@ class GroupCommit:
 
     def _give(self) -> None:
         """Have what was gathered written: here if that is short, else by the thread."""
+        if self._fork_guard.forked:  # a loop that goes on in the child: the store is its parent's
+            return
+        group = self._take()
+        if self._resolved == self._submitted and self._pace.is_short(len(group)) and self._write_here(group):
+            return
+        self._hand_over(group)
+        if not self._yield.looks:
+            assert self._loop is not None
+            self._yield.start(self._loop)
+
+    def _take(self) -> list[Job]:
+        """Return what was gathered; nothing is gathered then."""
         group, self._gathered = self._gathered, []
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._resolved == self._submitted and self._pace.is_short(len(group)) and self._write_here(group):
-            return
+        return group
+
+    def _hand_over(self, group: list[Job]) -> None:
         self._submitted += len(group)
         self._queue.put(group)
-        if not self._yield.looks:
-            assert self._loop is not None
-            self._yield.start(self._loop)
 
     def _is_writing(self) -> bool:
         return self._reported < self._submitted
@@ -244,14 +258,26 @@ class GroupCommit:
     # -- either thread
 
     def _write(self, group: list[Job], leaving: Callable[[], None], *, on_loop: bool) -> bool:
-        """Write a group; the one place where that is done. False if the store is another process's now."""
+        """Write a group; the one place where that is done. False if the store is another process's now.
+
+        Raises what a signal raises while the loop writes, as Ctrl-C does: the group is failed then, and so is
+        all that follows, since the store is in the middle of something.
+        """
         store = self._store
+        if self._interrupted:
+            fail(group, _interruption())
+            return True
         began = time.perf_counter()
         try:
             written = store.write(group, leaving, patient=not on_loop)
         except Exception as error:  # a bug of the store must leave no caller waiting for ever
             fail(group, StoreError(f"the store failed: {error!r}"))
             written = True
+        except BaseException:
+            self._interrupted = True
+            fail(group, _interruption())
+            _resolve(group)
+            raise
         if not written or group[0].error is not None:
             self._pace.start_again()
             return written
@@ -328,6 +354,13 @@ def _group_size(queued: int, sync_share: float) -> int:
     if queued < _HALVED_FROM_JOBS or sync_share > _LARGEST_SYNC_SHARE:
         return _GROUP_EVENTS
     return (queued + 1) // 2
+
+
+def _interruption() -> LogFailed:
+    return LogFailed(
+        "the program was interrupted while it wrote to the store",
+        hint="open the store again: all that was acknowledged is there",
+    )
 
 
 def _nothing() -> None:

@@ -124,6 +124,8 @@ class RunStepper:
         """Let go of what knows this stepper; called when its supervisor has stopped."""
         self.after_advance = self.recorded = self.validation = None
         del self.take_early, self.launch_early, self.edges, self.watch, self.outside
+        if self.state.terminal:
+            self.state.forget_iterations()
 
     def validate_trace(self, begin: ev.WorkflowStarted) -> None:
         """Check the trace of the run at its end if its options say so; called with its first event."""

@@ -115,13 +115,15 @@ def _raise_for(error: BaseException, name: str, process: int) -> NoReturn:
         end_forked_child(error)
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise error
-        raise _failed(f"{name} cancelled itself") from None
-    if isinstance(error, Exception | SystemExit) and not isinstance(error, ToolError):
+        if task is None or not task.cancelling():
+            raise _failed(f"{name} cancelled itself") from None
+    elif isinstance(error, Exception | SystemExit) and not isinstance(error, ToolError):
         # TimeoutError too: the function's own is not to be taken for the caller's.
         raise _failed(_told(name, error)) from error
-    raise error
+    try:
+        raise error
+    finally:
+        del error  # its traceback holds this frame: a cycle with all that the call had
 
 
 def _last_of(call: Callable[[], Any], progress: Callable[[Any], None]) -> Any:

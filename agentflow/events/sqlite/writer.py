@@ -185,6 +185,9 @@ class SqliteStore:
         except Exception as error:  # the thread must answer for every job, whatever a job holds
             self._roll_back()
             self._write_one_by_one(group, StoreError(f"cannot be stored: {error!r}"))
+        except BaseException:  # of a signal, in the thread of the loop
+            self._roll_back()
+            raise
         return True
 
     @staticmethod

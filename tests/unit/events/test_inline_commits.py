@@ -9,6 +9,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from typing import Any
 
 import msgspec
 import pytest
@@ -49,7 +50,7 @@ class Store:
         self.written: list[tuple[bool, int]] = []
         self.offsets: list[int] = []
         self.busy = False
-        self.raises: Exception | None = None
+        self.raises: BaseException | None = None
         self.tended: list[bool] = []
 
     def write(self, group: list[Job], leaving: Callable[[], None], *, patient: bool) -> bool:
@@ -215,6 +216,84 @@ async def test_what_was_gathered_is_written_before_the_end(store, short):
     await asyncio.to_thread(group.stop)
     await waiting
     assert store.offsets == [0]
+
+
+async def test_an_interrupted_commit_fails_its_group_and_all_that_follows(group, store):
+    store.raises = KeyboardInterrupt()
+    waiting = group.append(lazy(0))
+    with pytest.raises(KeyboardInterrupt):
+        group.append(batch(1))
+    for future in (waiting, group.append(batch(2)), group.append(batch(3))):
+        with pytest.raises(LogFailed, match="interrupted"):
+            await future
+    assert store.written == [(True, 2)]
+
+
+@STORES
+@pytest.mark.parametrize("is_written", [True, False])
+async def test_a_store_that_was_interrupted_closes_and_opens_again(
+    kind, is_written, short, tmp_path, monkeypatch
+):
+    log = kind(tmp_path / "store")
+    for offset in range(PROBES):
+        await log.append(batch(offset))
+    name = "_commit" if kind is SqliteLog else "_write_batches"
+    store: Any = log._store  # pyright: ignore[reportPrivateUsage]
+    commit = getattr(store, name)
+
+    def interrupted(*arguments: Any) -> None:
+        if is_written:
+            commit(*arguments)
+        elif kind is SqliteLog:
+            store._begin_writing()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store, name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        log.append(batch(PROBES))
+    monkeypatch.setattr(store, name, commit)
+    with pytest.raises(LogFailed, match="interrupted"):
+        await log.append(batch(PROBES + 1))
+    await log.close()
+    log = kind(tmp_path / "store")
+    assert (await log.run("wf_a")).last_offset == PROBES - (not is_written)
+    await log.append(batch(PROBES + is_written))
+    await log.close()
+
+
+@STORES
+def test_what_was_gathered_is_written_though_its_loop_has_ended(kind, short, tmp_path):
+    path = tmp_path / "store"
+
+    async def fill() -> Any:
+        log = kind(path)
+        for offset in range(PROBES):
+            await log.append(batch(offset))
+        log.append(lazy(PROBES)).add_done_callback(lambda _: None)
+        return log
+
+    async def close(log: Any) -> None:
+        await log.close()
+
+    async def last() -> int:
+        log = kind(path)
+        row = await log.run("wf_a")
+        await log.close()
+        return row.last_offset
+
+    log = asyncio.run(fill())
+    asyncio.run(close(log))
+    assert asyncio.run(last()) == PROBES
+
+
+async def test_a_forked_child_writes_nothing_that_was_gathered(group, store, monkeypatch):
+    waiting = group.append(lazy(0))
+    with monkeypatch.context() as patch:
+        patch.setattr("agentflow.events.forked._generation", -1)
+        group._give()  # pyright: ignore[reportPrivateUsage]
+        assert store.written == []
+    group._give()  # pyright: ignore[reportPrivateUsage]
+    await waiting
 
 
 def test_the_time_of_a_job_bounds_how_many_are_committed_on_the_loop():
