@@ -55,7 +55,9 @@ async def invoke_late(tool: PythonTool, arguments: dict[str, Any], ctx: Callable
             result = tool.call(**values)
             if result.__class__ is CoroutineType:
                 result = await result
-            if result.__class__ not in _PLAIN:
+                if result.__class__ is AsyncGeneratorType:
+                    result = await _finished(result, lambda value: ctx().progress(value))
+            elif result.__class__ not in _PLAIN:
                 result = await _finished(result, lambda value: ctx().progress(value))
         except BaseException as error:
             _raise_for(error, tool.name, process)
