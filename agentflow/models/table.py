@@ -30,6 +30,7 @@ __all__ = [
     "known_servers",
     "price_table",
     "stated_profile",
+    "table_version",
 ]
 
 _STATED = tuple(name for name in ModelProfile.__struct_fields__ if name != "count_tokens")
@@ -62,9 +63,25 @@ class PriceTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     models: dict[str, _Price]
 
 
+class _ModelTable(NamedTuple):
+    version: date
+    providers: dict[str, _Provider]
+
+
 @cache
+def _models() -> _ModelTable:
+    shipped = _shipped("models.toml")
+    version = msgspec.convert(shipped.pop("version"), date)
+    return _ModelTable(version, msgspec.convert(shipped, dict[str, _Provider]))
+
+
 def _table() -> dict[str, _Provider]:
-    return msgspec.convert(_shipped("models.toml"), dict[str, _Provider])
+    return _models().providers
+
+
+def table_version() -> date:
+    """Return the version of the shipped profiles: the day on which an entry was last changed."""
+    return _models().version
 
 
 @cache

@@ -18,7 +18,7 @@ from agentflow.config import (
     ToolsetsConfig,
     WebConfig,
 )
-from agentflow.models.table import known_servers, price_table
+from agentflow.models.table import known_servers, price_table, table_version
 from agentflow.provider_settings import ProviderSettings, SecretName
 from tests.docs.blocks import ROOT
 from tests.docs.references.tables import GENERATED, table
@@ -227,7 +227,8 @@ replace them.
 ### `[providers.NAME]`
 
 {_struct(ProviderSettings)}
-Kind and address of these servers are known, so that their section may be empty or have a key alone:
+The profiles of models are shipped, as of {table_version()}; what a section states replaces a field of them. Kind and
+address of these servers are known, so that their section may be empty or have a key alone:
 {", ".join(f"`{name}`" for name in known_servers())}.
 
 ### `[toolsets]`

@@ -1,3 +1,7 @@
+import hashlib
+import json
+import tomllib
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,7 +15,13 @@ from agentflow.models.anthropic import AnthropicProvider
 from agentflow.models.local import usable
 from agentflow.models.openai import OpenAIProvider
 from agentflow.models.responses import ResponsesProvider
-from agentflow.models.table import default_model, known_models, known_profile, price_table
+from agentflow.models.table import (
+    default_model,
+    known_models,
+    known_profile,
+    price_table,
+    table_version,
+)
 from agentflow.testing import ScriptedModel
 
 KEYS = {"OPENAI_API_KEY": "sk-1", "ANTHROPIC_API_KEY": "a", "GEMINI_API_KEY": "g"}
@@ -266,6 +276,17 @@ def test_shipped_prices_hold_at_the_services_own_address_alone() -> None:
     gateway = OpenAIProvider(base_url="http://127.0.0.1:4000/v1")
     assert gateway.profile("gpt-4.1-mini").cost(usage) is None
     assert OpenAIProvider().profile("unknown").cost(usage) is None
+
+
+SHIPPED = ("2026-11-23", "37f3d8b1c721eb21")
+"""The version of the shipped profiles, and what they are: whoever changes an entry states the day."""
+
+
+def test_the_version_of_the_profiles_changes_with_them() -> None:
+    text = files("agentflow.models").joinpath("models.toml").read_text(encoding="utf-8")
+    entries = {name: entry for name, entry in tomllib.loads(text).items() if name != "version"}
+    digest = hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()[:16]
+    assert (str(table_version()), digest) == SHIPPED
 
 
 def test_every_shipped_price_has_its_date_and_sources() -> None:
