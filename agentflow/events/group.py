@@ -44,7 +44,7 @@ _WATCH_INTERVAL_S = 0.5
 
 
 _LAZY_S = 0.002
-"""How long a batch waits for others that nobody waits for; then it goes to the store with them."""
+"""How long a lazy batch waits for others before it goes to the store with them, in seconds."""
 _LAZY_JOBS = 32
 _INLINE_BYTES = 64 << 10  # of events: compressing and copying more takes its time
 
@@ -114,7 +114,7 @@ class GroupCommit:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self._gathered: list[Job] = []
-        self._hurried = 0  # jobs of this pass of the loop that somebody waits for
+        self._hurried = 0  # jobs of this pass of the loop that are not lazy
         self._lone = True  # whether the last pass had one such job at most
         self._timer: asyncio.TimerHandle | None = None
         self._submitted = 0  # jobs given to the thread
@@ -126,7 +126,7 @@ class GroupCommit:
         self._stopping = False
         self._interrupted = False
         self._sync_share = 0.0
-        self._store_lock = threading.Lock()  # held by whoever uses the store
+        self._store_lock = threading.Lock()  # held by the thread that uses the store
         self._pace = CommitPace()
         self._thread = threading.Thread(target=self._work, name="agentflow-log-writer", daemon=True)
         self._thread.start()

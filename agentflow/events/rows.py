@@ -58,8 +58,8 @@ class Append(msgspec.Struct, frozen=True):
     """A batch for one run: `events` at the offsets `expected`, `expected` + 1 ….
 
     `state` is the run's state after the batch (None: as before); a terminal event decides it by itself.
-    `run` comes with the first batch of a run and with no other. `lazy`: nobody waits for it to be durable, so
-    that it may wait 2 ms for others.
+    `run` comes with the first batch of a run and with no other. `lazy`: nothing waits for it to be durable;
+    it may wait 2 ms for others.
     """
 
     workflow_id: str
