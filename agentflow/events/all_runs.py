@@ -17,6 +17,7 @@ from agentflow.events.cursors import decode_cursor
 from agentflow.events.filters import TypeFilter
 from agentflow.events.log import EventLog
 from agentflow.events.rows import LoggedEvent, Page
+from agentflow.events.waiters import Waiters
 
 __all__ = ["PAGE", "AllRuns", "AllRunsReader", "Found"]
 
@@ -60,7 +61,7 @@ class AllRuns:
         self._end: str | None = None
         self._stale = False
         self._reading: asyncio.Task[None] | None = None
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters = Waiters()
         self.followers = 0
         self.commits = 0
         """How often something was committed, as far as it was told."""
@@ -77,7 +78,7 @@ class AllRuns:
     def close(self) -> None:
         """Let every reader end where it is. Idempotent."""
         self.closed = True
-        self._wake()
+        self._waiters.wake()
 
     def enter(self) -> None:
         """Register a reader that follows."""
@@ -116,18 +117,7 @@ class AllRuns:
 
     async def wait(self) -> None:
         """Wait until the window has moved."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
-        try:
-            await waiter
-        finally:
-            self._waiters.discard(waiter)
-
-    def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, set()
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        await self._waiters.wait()
 
     async def _read(self) -> None:
         try:
@@ -139,7 +129,7 @@ class AllRuns:
                     self._stale = self._stale or len(page.items) == PAGE
         except AgentflowError:
             self._empty()  # the readers ask the log themselves, and meet the same
-            self._wake()
+            self._waiters.wake()
         finally:
             self._reading = None
 
@@ -157,7 +147,7 @@ class AllRuns:
             or sum(one.size for one in self._pages) > _WINDOW_BYTES
         ):
             del self._by_cursor[self._pages.popleft().cursor]
-        self._wake()
+        self._waiters.wake()
 
     def _empty(self) -> None:
         self._pages.clear()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from agentflow.events.catalogue import TERMINAL_TYPES
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.pages import Pages
+from agentflow.events.waiters import Waiters
 
 __all__ = ["LiveWindow"]
 
@@ -48,7 +49,7 @@ class LiveWindow:
         """Where subscribers behind the window read; they share what they read at one time."""
         self.subscribers = 0
         self._bytes = 0
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters = Waiters()
         self._waking = False
 
     @property
@@ -110,19 +111,11 @@ class LiveWindow:
     def wake(self) -> None:
         """Wake every subscriber that waits."""
         self._waking = False
-        waiters, self._waiters = self._waiters, set()
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._waiters.wake()
 
     async def wait(self) -> None:
         """Wait until events are published, or the window becomes stale or closed."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
-        try:
-            await waiter
-        finally:
-            self._waiters.discard(waiter)
+        await self._waiters.wait()
 
     def mark_stale(self) -> None:
         """Let the subscribers read the log, because another process may have written."""
