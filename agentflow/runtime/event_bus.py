@@ -118,6 +118,12 @@ def _tell_failure(batch: Commit, error: Exception, sender: Ref[Any] | None) -> N
         sender.tell(CommitFailed(expected=batch.expected, error=text, kind="internal_error"))
 
 
+def _failed(batch: Commit, error: BaseException) -> CommitFailed:
+    kind = error.code if isinstance(error, StoreError) else "storage_unavailable"
+    transient = isinstance(error, StorageUnavailable)
+    return CommitFailed(expected=batch.expected, error=str(error), kind=kind, transient=transient)
+
+
 def _ignore(_: object) -> None:
     """Ignore the outcome: readers that miss this read the log themselves at the next event."""
 
@@ -279,28 +285,15 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         sender: Ref[Any] | None,
         began: float,
     ) -> None:
-        error = done.exception()
-        if error is None:
-            self._settle(done, batch, append, sender, began)
-            return
-        self._forget(done, batch)
-        if sender is not None:
-            kind = error.code if isinstance(error, StoreError) else "storage_unavailable"
-            transient = isinstance(error, StorageUnavailable)
-            refused = CommitFailed(expected=batch.expected, error=str(error), kind=kind, transient=transient)
-            sender.tell(refused)
-
-    def _settle(
-        self,
-        done: asyncio.Future[None],
-        batch: Commit,
-        append: Append,
-        sender: Ref[Any] | None,
-        began: float,
-    ) -> None:
-        """Publish a batch that is durable, then acknowledge it."""
-        self._forget(done, batch)
+        """Publish a batch that is durable, then acknowledge it; tell its sender of one that failed."""
         workflow_id, stored = batch.workflow_id, append.events
+        if self._last and self._last.get(workflow_id) is done:
+            del self._last[workflow_id]
+        error = done.exception()
+        if error is not None:
+            if sender is not None:
+                sender.tell(_failed(batch, error))
+            return
         self._hub.publish(workflow_id, stored)
         if sender is not None:
             committed = Committed(offset=batch.expected + len(stored) - 1)
@@ -311,7 +304,3 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
                 sender.tell(committed)
         if self._observer is not None:
             self._observer(workflow_id, batch.ts, batch.events, time.perf_counter() - began)
-
-    def _forget(self, done: asyncio.Future[None], batch: Commit) -> None:
-        if self._last and self._last.get(batch.workflow_id) is done:
-            del self._last[batch.workflow_id]
