@@ -22,7 +22,6 @@ from agentflow.models.base import DeltaSink, ModelProfile, ModelRequest, SchemaM
 from agentflow.models.function_names import FunctionNames
 from agentflow.models.output_schemas import plain_schema, schema_mode, strict_schema
 from agentflow.models.streamed import ProviderOptions, StreamedProvider
-from agentflow.models.tool_choice import answer_function
 from agentflow.models.wire_answer import WireAnswer, WireCallBlock
 
 __all__ = ["API_VERSION", "OFFICIAL_URL", "AnthropicProvider"]
@@ -43,6 +42,7 @@ class AnthropicProvider(StreamedProvider):
 
     kind = FORMAT
     official_url = OFFICIAL_URL
+    parameters = PARAMETERS
 
     def __init__(
         self,
@@ -73,11 +73,6 @@ class AnthropicProvider(StreamedProvider):
             api_version=env.get("ANTHROPIC_VERSION") or API_VERSION,
             settings=("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"),
         )
-
-    def profile(self, model: str) -> ModelProfile:
-        """Return the table's entry, with the parameters that the API has."""
-        profile = super().profile(model)
-        return profile if profile.parameters else msgspec.structs.replace(profile, parameters=PARAMETERS)
 
     def _url(self, model: str) -> str:
         return f"{self._base_url}/messages"
@@ -113,16 +108,7 @@ class AnthropicProvider(StreamedProvider):
     def _new_answer(
         self, request: ModelRequest, names: FunctionNames, on_delta: DeltaSink | None
     ) -> AnthropicAnswer:
-        answer = answer_function(request)
-        return AnthropicAnswer(
-            self.name,
-            request.model,
-            names,
-            on_delta,
-            self._max_answer_bytes,
-            key=self._key,
-            answer_function=answer and names.write(answer),
-        )
+        return self._wire_answer(AnthropicAnswer, request, names, on_delta)
 
 
 class AnthropicAnswer(WireAnswer):

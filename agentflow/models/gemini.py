@@ -13,7 +13,6 @@ from agentflow.models.function_names import FunctionNames
 from agentflow.models.gemini_wire import FORMAT, PARAMETERS, Event, Part, encode_request, usage_of
 from agentflow.models.output_schemas import schema_mode
 from agentflow.models.streamed import ProviderOptions, StreamedProvider
-from agentflow.models.tool_choice import answer_function
 from agentflow.models.wire_answer import WireAnswer, WireCallBlock
 
 __all__ = ["OFFICIAL_URL", "GeminiProvider"]
@@ -31,6 +30,7 @@ class GeminiProvider(StreamedProvider):
 
     kind = FORMAT
     official_url = OFFICIAL_URL
+    parameters = PARAMETERS
 
     def __init__(
         self,
@@ -50,11 +50,6 @@ class GeminiProvider(StreamedProvider):
             api_key=(env.get("GEMINI_API_KEY") or "").strip() or None,
             settings=("GEMINI_BASE_URL", "GEMINI_API_KEY"),
         )
-
-    def profile(self, model: str) -> ModelProfile:
-        """Return the table's entry, with the parameters that the API has."""
-        profile = super().profile(model)
-        return profile if profile.parameters else msgspec.structs.replace(profile, parameters=PARAMETERS)
 
     def _url(self, model: str) -> str:
         path = model if "/" in model else f"models/{model}"
@@ -76,16 +71,7 @@ class GeminiProvider(StreamedProvider):
     def _new_answer(
         self, request: ModelRequest, names: FunctionNames, on_delta: DeltaSink | None
     ) -> GeminiAnswer:
-        answer = answer_function(request)
-        return GeminiAnswer(
-            self.name,
-            request.model,
-            names,
-            on_delta,
-            self._max_answer_bytes,
-            key=self._key,
-            answer_function=answer and names.write(answer),
-        )
+        return self._wire_answer(GeminiAnswer, request, names, on_delta)
 
 
 class GeminiAnswer(WireAnswer):

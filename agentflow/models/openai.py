@@ -7,7 +7,7 @@ from typing import Final, Unpack
 
 import msgspec
 
-from agentflow.definition.conversation import Message, ReasoningPart, ToolCall, Usage
+from agentflow.definition.conversation import Usage
 from agentflow.definition.type_errors import undecodable
 from agentflow.models import faults
 from agentflow.models.accumulator import end_of
@@ -159,22 +159,12 @@ class _ChatAnswer:
         said = split_answer(
             [(c.name, c.id, c.arguments) for c in kept.calls], kept.reasoning, self._answer_function
         )
-        calls = tuple(
-            ToolCall(
-                id=new_call_id(),
-                name=self._names.read(name),
-                arguments=arguments or ("{}" if whole else ""),
-                provider_id=id,
-            )
-            for name, id, arguments in said.calls
+        message = said.message(
+            kept.text, self._names, new_call_id, provider=self._provider, format=FORMAT, is_whole=whole
         )
-        parts = tuple(
-            ReasoningPart(provider=self._provider, format=FORMAT, data=data) for data in said.reasoning
-        )
-        text = kept.text if said.answer is None else said.answer
-        ended = "tool_calls" if calls else (reason or "stop") if said.answer is None else "stop"
+        ended = "tool_calls" if message.tool_calls else (reason or "stop") if said.answer is None else "stop"
         return ModelReply(
-            message=Message(role="assistant", content=text, tool_calls=calls, reasoning=parts),
+            message=message,
             finish_reason=ended if whole else "length",
             response_model=kept.model or self._model,
             end=end,

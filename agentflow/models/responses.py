@@ -22,7 +22,6 @@ from agentflow.models.responses_wire import (
     usage_of,
 )
 from agentflow.models.streamed import ProviderOptions, StreamedProvider
-from agentflow.models.tool_choice import answer_function
 from agentflow.models.wire_answer import WireAnswer, WireCallBlock
 
 __all__ = ["OFFICIAL_URL", "ResponsesProvider"]
@@ -37,6 +36,7 @@ class ResponsesProvider(StreamedProvider):
 
     kind = FORMAT
     official_url = OFFICIAL_URL
+    parameters = PARAMETERS
 
     def __init__(
         self,
@@ -57,11 +57,6 @@ class ResponsesProvider(StreamedProvider):
             settings=("OPENAI_BASE_URL", "OPENAI_API_KEY"),
         )
 
-    def profile(self, model: str) -> ModelProfile:
-        """Return the table's entry, with the parameters that the API has."""
-        profile = super().profile(model)
-        return profile if profile.parameters else msgspec.structs.replace(profile, parameters=PARAMETERS)
-
     def _url(self, model: str) -> str:
         return f"{self._base_url}/responses"
 
@@ -74,17 +69,8 @@ class ResponsesProvider(StreamedProvider):
     def _new_answer(
         self, request: ModelRequest, names: FunctionNames, on_delta: DeltaSink | None
     ) -> ResponsesAnswer:
-        answer = answer_function(request)
-        return ResponsesAnswer(
-            self.name,
-            request.model,
-            names,
-            on_delta,
-            self._max_answer_bytes,
-            key=self._key,
-            answer_function=answer and names.write(answer),
-            output_limit=take_output_limit(dict(request.parameters), OUTPUT_LIMITS),
-        )
+        limit = take_output_limit(dict(request.parameters), OUTPUT_LIMITS)
+        return self._wire_answer(ResponsesAnswer, request, names, on_delta, output_limit=limit)
 
 
 class ResponsesAnswer(WireAnswer):

@@ -12,7 +12,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Final, Protocol, TypedDict
+from typing import Any, Final, Protocol, TypedDict, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
@@ -41,6 +41,7 @@ from agentflow.models.rate_limits import RateLimits, ReportedLimit
 from agentflow.models.refused_parts import RefusedParts
 from agentflow.models.sse import EventDecoder, StreamTooLong, is_event_stream
 from agentflow.models.table import known_profile
+from agentflow.models.tool_choice import answer_function
 from agentflow.models.traffic import ModelResponse, send
 from agentflow.models.waits import reported_limits
 
@@ -53,6 +54,8 @@ _STREAM_OVERHEAD: Final = 4
 _SNIFFED_BYTES: Final = 1024
 _NO_LIMITS: Final = RateLimits()
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+A = TypeVar("A")
+
 _log = get_logger("agentflow.models")
 
 
@@ -123,6 +126,8 @@ class StreamedProvider(ABC):
     """The wire format, as configuration and the table of models name it."""
     official_url: str
     """The base URL of the service that the wire format is of."""
+    parameters: tuple[str, ...] = ()
+    """Those that the API has, for models whose entry names none."""
 
     def __init__(
         self,
@@ -175,8 +180,13 @@ class StreamedProvider(ABC):
         taken to call functions and answer by schema, and is unpriced, as is one at another address than the
         service's own."""
         if self._profiles is not None:
-            return self._profiles(model)
-        return known_profile(self.name, model, self.kind, official=self._base_url == self.official_url)
+            found = self._profiles(model)
+        else:
+            is_official = self._base_url == self.official_url
+            found = known_profile(self.name, model, self.kind, official=is_official)
+        if found.parameters or not self.parameters:
+            return found
+        return msgspec.structs.replace(found, parameters=self.parameters)
 
     async def complete(
         self,
@@ -241,6 +251,27 @@ class StreamedProvider(ABC):
         self, request: ModelRequest, names: FunctionNames, on_delta: DeltaSink | None
     ) -> StreamedAnswer:
         """Return an answer of which nothing has arrived."""
+
+    def _wire_answer(
+        self,
+        kind: Callable[..., A],
+        request: ModelRequest,
+        names: FunctionNames,
+        on_delta: DeltaSink | None,
+        **more: Any,
+    ) -> A:
+        """Return a WireAnswer of which nothing has arrived."""
+        answer = answer_function(request)
+        return kind(
+            self.name,
+            request.model,
+            names,
+            on_delta,
+            self._max_answer_bytes,
+            key=self._key,
+            answer_function=answer and names.write(answer),
+            **more,
+        )
 
     async def _receive(
         self, request: ModelRequest, profile: ModelProfile, names: FunctionNames, answer: StreamedAnswer

@@ -38,6 +38,31 @@ class SplitAnswer(NamedTuple):
     reasoning: list[Any]
     answer: str | None = None
 
+    def message(
+        self,
+        text: str,
+        names: FunctionNames,
+        new_call_id: Callable[[], str],
+        *,
+        provider: str,
+        format: str,
+        is_whole: bool,
+    ) -> Message:
+        """Return the message of an answer whose text is `text` unless a call gave it. Empty arguments are an
+        empty object only in a whole answer."""
+        calls = tuple(
+            ToolCall(
+                id=new_call_id(),
+                name=names.read(name),
+                arguments=arguments or ("{}" if is_whole else ""),
+                provider_id=id,
+            )
+            for name, id, arguments in self.calls
+        )
+        parts = tuple(ReasoningPart(provider=provider, format=format, data=data) for data in self.reasoning)
+        content = text if self.answer is None else self.answer
+        return Message(role="assistant", content=content, tool_calls=calls, reasoning=parts)
+
 
 def split_answer(
     calls: Sequence[tuple[str, str | None, str]], reasoning: Sequence[Any], answer_function: str | None
@@ -135,22 +160,12 @@ class WireAnswer(Accumulator):
             self.reasoning,
             self._answer_function,
         )
-        text = self.text if said.answer is None else said.answer
-        calls = tuple(
-            ToolCall(
-                id=new_call_id(),
-                name=self._names.read(name),
-                arguments=arguments or ("{}" if whole else ""),
-                provider_id=id,
-            )
-            for name, id, arguments in said.calls
-        )
-        parts = tuple(
-            ReasoningPart(provider=self._provider, format=self.format, data=data) for data in said.reasoning
+        message = said.message(
+            self.text, self._names, new_call_id, provider=self._provider, format=self.format, is_whole=whole
         )
         return ModelReply(
-            message=Message(role="assistant", content=text, tool_calls=calls, reasoning=parts),
-            finish_reason=("tool_calls" if calls else "stop") if whole else "length",
+            message=message,
+            finish_reason=("tool_calls" if message.tool_calls else "stop") if whole else "length",
             response_model=self.model or self._model,
             end=end,
             provider_finish_reason=reason,
