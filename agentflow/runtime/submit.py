@@ -154,22 +154,20 @@ class SubmitCommand(RunResults):
         """Check, bind and begin a run; returns once `workflow.started` is durable.
 
         `options`: `on_failure` halt|continue|hold, `on_unknown` ask|fail, `max_parallel`,
-        `concurrency_key`, `on_conflict` queue|reject|cancel_previous, `traceparent`, `tracestate`, `baggage`,
-        and those of `definition.run_options`, among them `deadline`, a duration as "90s", and `retry`. Of
-        the runs of one `concurrency_key` the oldest is at work until it has ended; the others stay pending,
-        are rejected, or cancel those before them. Submitted inside an active span of the application, or
-        inside a call of another run, the run is a part of that
-        trace unless `traceparent` is given, or None. `budget`: limits beside those
-        of the document. `input_from` {workflow_id,
-        step_id?, as?}: the output of another run, or of one of its steps, as the input, or as the named one
-        of its inputs. `state_from`: a checkpoint `<workflow_id>@<offset>` whose private and shared state the
-        run begins with. A repeated
-        `workflow_id` or `idempotency_key` with the same submission gives the existing run. `asked`: what a
-        caller said of which this submission was made, a JSON value: repeats are told by it instead, see
-        `find_repeat`. Not `trusted`: it
-        comes from a caller that may not run code here, now or after a restart. `output_type`: see `result`.
-        `code`: worker handlers and executors of this run alone; a run that goes on in another process needs
-        them again.
+        `concurrency_key`, `on_conflict` queue|reject|cancel_previous, `traceparent`, `tracestate`,
+        `baggage`, and those of `definition.run_options`, among them `deadline`, a duration as "90s",
+        and `retry`. Of the runs of one `concurrency_key` the oldest is at work until it has ended;
+        the others stay pending, are rejected, or cancel those before them. Submitted inside an active
+        span of the application, or inside a call of another run, the run is a part of that trace
+        unless `traceparent` is given, or None. `budget`: limits beside those of the document.
+        `input_from` {workflow_id, step_id?, as?}: the output of another run, or of one of its steps,
+        as the input, or as the named one of its inputs. `state_from`: a checkpoint
+        `<workflow_id>@<offset>` whose private and shared state the run begins with. A repeated
+        `workflow_id` or `idempotency_key` with the same submission gives the existing run. `asked`:
+        what a caller said of which this submission was made, a JSON value: repeats are told by it
+        instead, see `find_repeat`. Not `trusted`: it comes from a caller that may not run code here,
+        now or after a restart. `output_type`: see `result`. `code`: worker handlers and executors of
+        this run alone; a run that goes on in another process needs them again.
 
         Raises DefinitionError (nothing was written), RunExists, IdempotencyConflict, OutputNotReady,
         ConcurrencyRejected, CheckpointNotFound, InvalidEdit, QueueFull, StoreError, ConfigurationError.
