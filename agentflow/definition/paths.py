@@ -65,6 +65,8 @@ def parse_value_path(text: str) -> ValuePath:
     Raises ExpressionError, as `parse_path` does.
     """
     rest = text.strip().removeprefix("$")
+    if not text.strip():
+        raise ExpressionError("E_INVALID_PATH", "a path must not be empty", 0, "write the whole value as $")
     if rest and rest[0] not in ".[":
         rest = f".{rest}"
     tree = _path_of(parse(_VALUE + rest, roots=frozenset({_VALUE})), text, "write it as $.a.b[0]")

@@ -14,15 +14,14 @@ from msgspec import UNSET
 
 from agentflow.definition.loader import Definition, load_file
 from agentflow.definition.paths import ABSENT, parse_value_path
-from agentflow.errors import AgentflowError, InvalidOptions
+from agentflow.errors import AgentflowError
 from agentflow.evals.evaluators import CustomEvalFailed, Evaluator, bind_handlers, evaluate, evaluate_case
 from agentflow.evals.judgement import Mismatch, compare_paths, compare_subset, node_at
 from agentflow.evals.report import CaseError, CaseResult, EvalReport, Evaluation, report_of
-from agentflow.evals.suite import Case, EvalError, EvalSuite, load_dataset, load_suite
+from agentflow.evals.suite import Case, EvalSuite, load_dataset, load_suite
 from agentflow.records.requests import RequestRecord
 from agentflow.records.runs import RunResult
 from agentflow.runtime.node_output import RunSource, workflow_output
-from agentflow.runtime.submission import checked_options
 
 __all__ = ["EvalRuns", "run_eval"]
 
@@ -73,23 +72,12 @@ async def run_eval(
     """
     file = Path(suite)
     loaded = load_suite(file)
-    _check_options(loaded)
     definition = load_file(file.parent / loaded.workflow_path)
     named = evaluators if isinstance(evaluators, Mapping) else {_name(e): e for e in evaluators}
     is_judged = bool(loaded.custom_evals or named)
     cases = load_dataset(file.parent / loaded.dataset_path, replay=loaded.replay, is_judged=is_judged)
     handlers = bind_handlers(loaded.custom_evals, file.parent)
     return await _Eval(loaded, definition, runs, handlers, dict(named), progress).run(cases)
-
-
-def _check_options(suite: EvalSuite) -> None:
-    try:
-        checked_options(suite.workflow_options)
-    except InvalidOptions as refused:
-        first = refused.diagnostics[0]
-        place = (first.path or "").replace("/options", "/workflow_options", 1)
-        message = f"{place}: {first.message}"
-        raise EvalError("invalid_suite", message, hint=first.hint) from None
 
 
 def _name(evaluator: Evaluator) -> str:

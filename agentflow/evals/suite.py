@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,11 +14,12 @@ from msgspec import UNSET, Meta, UnsetType
 from agentflow.definition.diagnostics import Diagnostic
 from agentflow.definition.expressions import ExpressionError
 from agentflow.definition.paths import parse_value_path
-from agentflow.definition.report import Fatal, Report
+from agentflow.definition.report import Fatal, Report, shown
 from agentflow.definition.source import Source, decode, read_file, read_node
 from agentflow.definition.source_tree import Positions, to_value
 from agentflow.definition.type_errors import explain, undecodable
-from agentflow.errors import AgentflowError
+from agentflow.errors import AgentflowError, InvalidOptions
+from agentflow.runtime.submission import checked_options
 
 __all__ = [
     "Case",
@@ -154,6 +156,12 @@ def _check(suite: EvalSuite, invalid: Callable[..., EvalError]) -> None:
         ids.add(custom.id)
         parts = {"actual_path": custom.actual_path, "expected_path": custom.expected_path}
         paths |= {f"/custom_evals/{i}/{key}": path for key, path in parts.items() if path is not None}
+    try:
+        checked_options(suite.workflow_options)
+    except InvalidOptions as refused:
+        first = refused.diagnostics[0]
+        pointer = (first.path or "").replace("/options", "/workflow_options", 1)
+        raise invalid(pointer, f"{pointer}: {first.message}", first.hint) from None
     for pointer, path in paths.items():
         try:
             parse_value_path(path)
@@ -211,7 +219,25 @@ def _cases(file: Path, text: bytes) -> Iterator[tuple[int, Case]]:
         if not line.strip():
             continue
         try:
-            yield number, msgspec.json.decode(line, type=Case)
+            case = msgspec.json.decode(line, type=Case)
+            json.loads(line, object_pairs_hook=_check_names, parse_int=str, parse_float=str)
+        except _GivenTwice as twice:
+            message = f'{file}:{number}: member "{twice}" is given 2 times'
+            raise EvalError("parse_dataset_line_failed", message, line=number) from None
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             message = f"{file}:{number}: {undecodable(error, Case)}"
             raise EvalError("parse_dataset_line_failed", message, line=number) from None
+        yield number, case
+
+
+class _GivenTwice(Exception):
+    pass
+
+
+def _check_names(members: list[tuple[str, Any]]) -> None:
+    """Raise _GivenTwice for a name of an object that stands there twice: one value would be lost."""
+    names: set[str] = set()
+    for name, _ in members:
+        if name in names:
+            raise _GivenTwice(shown(name))
+        names.add(name)

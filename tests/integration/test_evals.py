@@ -181,6 +181,15 @@ INVALID: dict[str, tuple[str, str, str]] = {
         *(SUITE, '{"id": "a", "input": null}'),
         'cases.jsonl:1: case "a" has no expected_output, and no evaluator judges it',
     ),
+    "member twice": (SUITE, '{"id": "a", "input": {"b": 1, "b": 2}}', 'cases.jsonl:1: member "b" is given 2'),
+    "empty path": (
+        SUITE + "comparison: {mode: paths, paths: [' ']}\n",
+        *("", "suite.yaml:4:35: a path must not be empty"),
+    ),
+    "no option": (
+        SUITE + "workflow_options: {max_parallel: two}\n",
+        *("", "suite.yaml:4:34: /workflow_options/max_parallel: option max_parallel: 'two' is not a whole"),
+    ),
     "no path": (
         SUITE + "comparison: {mode: paths, paths: [a, b..c]}\n",
         *("", 'suite.yaml:4:38: "b..c" is not a path'),
