@@ -192,6 +192,8 @@ class GraphLowering:
         if member is None:
             if not found.has("type"):
                 hint = f"one of {', '.join(KINDS)}"
+                if found.has("kind"):
+                    hint = "a node has `type`, not `kind`"
                 name = shown(str(found.plain("id") or found.pointer))
                 self._report.error("E_EMPTY_FIELD", f'"{name}" has no type', found.key, found.pointer, hint)
             return None

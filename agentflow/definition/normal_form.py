@@ -36,8 +36,8 @@ Source = Workflow | Definition | Mapping[str, Any] | str | os.PathLike[str]
 def validate_and_normalize(definition: Source, *, strict: bool = False) -> Workflow:
     """Return the normal form of a definition: the same for the same meaning, and for its own result.
 
-    Raises WorkflowValidationError with every diagnostic; with `strict` warnings are errors. Reads at most the
-    file that is named.
+    Raises WorkflowValidationError with every diagnostic, and TypeError for what is no definition; with
+    `strict` warnings are errors. Reads at most the file that is named.
     """
     try:
         if isinstance(definition, Workflow):
@@ -46,6 +46,9 @@ def validate_and_normalize(definition: Source, *, strict: bool = False) -> Workf
             return normal_form(definition.workflow)
         if isinstance(definition, Mapping):
             return normal_form(load_value(definition, strict=strict).workflow)
+        if not isinstance(definition, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
+            kind = type(definition).__name__
+            raise TypeError(f"a definition must be a mapping, the path of a file or a Workflow, not {kind}")
         return normal_form(load_file(definition, strict=strict).workflow)
     except DefinitionError as error:
         raise WorkflowValidationError(error.diagnostics) from None

@@ -15,6 +15,7 @@ from msgspec import UNSET
 
 from agentflow.definition.ir import Workflow
 from agentflow.definition.kinds import kind_of, targets_of
+from agentflow.definition.type_errors import undecodable
 from agentflow.errors import AgentflowError
 from agentflow.records.trace import TraceEvent, WorkflowTrace
 
@@ -89,7 +90,8 @@ def _inspect(trace: Any, definition: Any) -> TraceInspection:
     try:
         decoded = _decoded(trace)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-        violation = ReplayViolation(code="E_SCHEMA", message=f"this is no trace: {error}", event_index=None)
+        message = f"this is no trace: {undecodable(error, WorkflowTrace)}"
+        violation = ReplayViolation(code="E_SCHEMA", message=message, event_index=None)
         return TraceInspection(valid=False, total_events=0, terminal_status=None, violations=(violation,))
     workflow = getattr(definition, "workflow", definition)
     violations = tuple(check_trace(decoded, workflow))

@@ -313,3 +313,15 @@ def test_defaults_that_are_written_out_leave_the_hash_as_it_is():
     options = {"policy": "eager", "on_failure": "continue", "max_steps": 1000, "max_parallel": 8}
     explicit |= {"version": "v0", "edges": [], "globals": {}, "options": options}
     assert load_value(explicit).ir_hash == load_value(value).ir_hash
+
+
+def test_a_node_with_a_kind_is_told_the_name_of_its_type():
+    with pytest.raises(DefinitionError) as caught:
+        load_value({"version": "v0", "name": "w", "nodes": [{"id": "s", "kind": "start", "next": "e"}]})
+    assert "a node has `type`, not `kind`" in [d.hint for d in caught.value.diagnostics]
+
+
+@pytest.mark.parametrize("value", [None, 3, [], b"{}"])
+def test_what_is_no_definition_is_named(value: Any):
+    with pytest.raises(TypeError, match=f"must be a mapping, the path .*, not {type(value).__name__}"):
+        agentflow.validate_and_normalize(value)

@@ -246,6 +246,19 @@ def test_an_inspection_never_raises(value: Any):
     assert [v.code for v in found.violations] == ["E_SCHEMA"]
 
 
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (b"{", "it is not whole JSON"),
+        (None, "the value must be an object, not null"),
+        ({"metadata": {}}, 'metadata has no "'),
+    ],
+)
+def test_what_is_no_trace_is_told_in_our_words(value: Any, message: str):
+    [violation] = inspect_replay_trace(value).violations
+    assert violation.message.startswith(f"this is no trace: {message}")
+
+
 def timeline(name: str):
     fold = TimelineFold()
     for event in events_of(name):
