@@ -156,7 +156,7 @@ def _allowed(value: str | None, wanted: inspect.Type | None) -> str | None:
         elif value is not None and isinstance(one, inspect.StructType) and one.tag is not None:
             values.append(str(one.tag))
     near = did_you_mean(value, values) if value is not None and len(value) <= 64 else None
-    return near or (f"write {' or '.join(values)}" if values else None)
+    return near or (f"write {' or '.join(dict.fromkeys(values))}" if values else None)
 
 
 def _alternatives(kind: inspect.Type | None) -> list[inspect.Type]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -57,8 +57,20 @@ class Agent:
         output_schema: Mapping[str, Any] | None = None,
         examples: Sequence[tuple[str, str]] = (),
     ) -> None:
-        if not name.strip() or not system_prompt.strip():
-            raise ConfigurationError("an agent needs a name and a system_prompt")
+        for given in (name, system_prompt):
+            if not isinstance(given, str) or not given.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigurationError("an agent needs a name and a system_prompt, both texts")
+        for key, value in {"tools": tools, "examples": examples}.items():
+            if isinstance(value, str) or not isinstance(value, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigurationError(
+                    f'{key} of agent "{name}" must be a list, not {type(value).__name__}'
+                )
+        for example in cast("Sequence[Any]", examples):
+            if not isinstance(example, list | tuple) or len(cast("Any", example)) != 2:
+                raise ConfigurationError(f'an example of agent "{name}" must be a pair of input and answer')
+        if not isinstance(output_schema, Mapping | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            kind = type(output_schema).__name__
+            raise ConfigurationError(f'output_schema of agent "{name}" must be a JSON Schema, not {kind}')
         self.name = name
         self.system_prompt = system_prompt
         self.description = description

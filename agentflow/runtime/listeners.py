@@ -13,7 +13,7 @@ import os
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -65,13 +65,12 @@ class Listeners:
         self._served: list[Listener] = []
         self._closing = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        names = [listener.name for listener in self._listeners]
-        for name in names:
-            if not _NAME.fullmatch(name):
-                hint = "use lower-case letters, digits, `.`, `_` and `-`, at most 64"
-                raise ConfigurationError(f'"{name[:80]}" is no name of a listener', hint=hint)
-            if names.count(name) > 1:
-                raise ConfigurationError(f'two listeners have the name "{name}"')
+        names: list[str] = []
+        for listener in self._listeners:
+            _check(listener)
+            if listener.name in names:
+                raise ConfigurationError(f'two listeners have the name "{listener.name}"')
+            names.append(listener.name)
 
     async def start(self, log: EventLog) -> None:
         """Find the place of each, durably, and begin.
@@ -204,6 +203,21 @@ async def _called(listener: Listener, workflow_id: str, event: Event[Any]) -> No
     result = await in_thread(lambda: handle(workflow_id, event), f"listener {listener.name}")
     if inspect.isawaitable(result):
         await result
+
+
+def _check(listener: Any) -> None:
+    if not isinstance(listener, Listener):
+        raise ConfigurationError(f"{listener!r} is no Listener", hint="write Listener(name, handle)")
+    name, types = cast("Any", listener.name), cast("Any", listener.types)
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        hint = "use lower-case letters, digits, `.`, `_` and `-`, at most 64"
+        raise ConfigurationError(f'"{str(name)[:80]}" is no name of a listener', hint=hint)
+    if not callable(listener.handle):
+        raise ConfigurationError(f'handle of the listener "{name}" must be a function')
+    is_list = isinstance(types, list | tuple) and all(isinstance(one, str) for one in cast("Any", types))
+    if types is not None and not is_list:
+        hint = 'write ("model.*", "workflow.completed")'
+        raise ConfigurationError(f'types of the listener "{name}" must be a tuple of texts', hint=hint)
 
 
 def _consumer(listener: Listener) -> str:

@@ -106,6 +106,20 @@ async def test_one_that_always_fails_holds_up_no_run_and_loses_nothing() -> None
 
 
 @pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (3, "3 is no Listener"),
+        (Listener(3, print), "is no name"),  # type: ignore[arg-type]
+        (Listener("a", None), "handle of the listener"),  # type: ignore[arg-type]
+        (Listener("a", print, "model.*"), "types of the listener"),  # type: ignore[arg-type]
+    ],
+)
+async def test_what_is_no_listener_is_refused_and_not_deaf(given: Any, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        await run(MemoryLog(), given)
+
+
+@pytest.mark.parametrize(
     ("names", "said"),
     [(["Audit"], "is no name"), ([""], "is no name"), (["a", "a"], 'two listeners have the name "a"')],
 )
@@ -114,7 +128,6 @@ async def test_names_that_are_none_are_refused(names: list[str], said: str) -> N
         await run(MemoryLog(), *(Listener(name, Heard().take) for name in names))
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 async def test_a_name_is_served_by_one_runtime_of_a_store_at_a_time(tmp_path: Path) -> None:
     store, first, second = f"sqlite:{tmp_path}/runs.db", Heard(), Heard()
     async with Runtime(store, listeners=[Listener("audit", first.take)]):
@@ -153,6 +166,7 @@ async def test_a_name_is_free_once_the_process_that_served_it_has_ended(tmp_path
     assert heard.events == whole
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 @pytest.mark.parametrize("offset", [0, 3, 7, pytest.param(11, marks=pytest.mark.slow)])
 async def test_each_event_comes_at_least_once_across_a_kill(offset: int, tmp_path: Path) -> None:
     store, file = f"sqlite:{tmp_path / 'runs.db'}", tmp_path / "heard"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from agentflow import (
@@ -17,6 +19,7 @@ from agentflow import (
 )
 from agentflow.definition.ir import AgentNode, Edge, ExecutorNode, MapNode, SharedKey, StartNode
 from agentflow.definition.policy import Backoff, RetryPolicy
+from agentflow.errors import ConfigurationError, WorkflowValidationError
 from tests.unit.graphs.nodes import Answer, Asker, Gather, Pass, Sink, Source, sends, takes
 
 
@@ -213,3 +216,31 @@ def test_the_same_calls_give_the_same_hash():
     assert one.definition.hash == two.definition.hash
     assert one.signature == two.signature
     assert (one.definition.format, one.version) == ("graph", "1")
+
+
+def _own_function() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"name": None}, "needs a name and a system_prompt"),
+        ({"system_prompt": 3}, "needs a name and a system_prompt"),
+        ({"tools": "own.pay"}, "tools of agent .* must be a list, not str"),
+        ({"tools": None}, "tools of agent .* must be a list, not NoneType"),
+        ({"tools": [_own_function]}, "must be text as service.function, not _own_function"),
+        ({"tools": [3]}, "must be text as service.function, not int"),
+        ({"examples": [3]}, "must be a pair of input and answer"),
+        ({"output_schema": 3}, "must be a JSON Schema, not int"),
+    ],
+    ids=["no name", "no text", "text", "none", "a function", "a number", "no pair", "no schema"],
+)
+def test_an_agent_of_the_wrong_form_is_refused_by_name(more: dict[str, Any], said: str):
+    with pytest.raises(ConfigurationError, match=said):
+        Agent(**{"name": "a", "system_prompt": "p", **more})
+
+
+def test_a_hint_lists_each_value_once():
+    with pytest.raises(WorkflowValidationError) as caught:
+        WorkflowBuilder("w").set_start_executor(Sink("a", on_error="explode")).build()  # type: ignore[arg-type]
+    assert "write fail or skip" in [d.hint for d in caught.value.diagnostics]
