@@ -48,6 +48,7 @@ class SignalHandlers:
     def _wake_the_loop(self) -> None:
         if sys.platform == "win32":  # its loop has a wake-up of its own, and no readers
             return
+        loop = asyncio.get_running_loop()
         read, write = socket.socketpair()
         read.setblocking(False)
         write.setblocking(False)
@@ -58,7 +59,7 @@ class SignalHandlers:
             write.close()
             return
         self._sockets = read, write
-        asyncio.get_running_loop().add_reader(read, _drain, read)
+        loop.add_reader(read, _drain, read)
 
 
 def _drain(read: socket.socket) -> None:
