@@ -539,9 +539,15 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     @on(Terminated)
     def worker_lost(self, signal: Terminated) -> None:
         """Close the open calls of an agent whose actor died of a bug, and of a service whose actor ended, as
-        interrupted; a new actor makes them again from what is recorded."""
+        interrupted; a new actor makes them again from what is recorded.
+
+        What ends without an error while the system ends, as by a KeyboardInterrupt in a handler, has not
+        failed: the log keeps its work open, and the run is parked.
+        """
+        is_closing = signal.error is None and self.ctx.system.ending
         if self._dispatcher.handlers.knows(signal.ref):
-            self._run.advance(self._handlers.lost(signal.ref, signal.error, self._run.now()))
+            lost = self._handlers.lost(signal.ref, signal.error, self._run.now(), is_closing=is_closing)
+            self._run.advance(lost)
             self._stop.handler_ended()
             if not self._run.outbox:
                 self._maybe_rest()  # a pause waits for the ends of handlers
