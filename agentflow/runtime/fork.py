@@ -27,7 +27,7 @@ from agentflow.runtime.submission import FORMAT_LABEL, checked_labels, started_e
 from agentflow.runtime.workflow_code import CodeTable, WorkflowWithCode
 
 if TYPE_CHECKING:
-    from agentflow.engine import BaseEvent, Graph, RunState
+    from agentflow.engine import BaseEvent, Graph
     from agentflow.executors.callables import Callables
     from agentflow.runtime.bound import Bound
     from agentflow.runtime.fork_source import ForkSource
@@ -251,7 +251,7 @@ class ForkCommand(RecoveryCommands):
         return await self._begin_fork(run_id, plan, bound, started, base, chosen=as_id is not None)
 
     async def fork_source(self, workflow_id: str, offset: int, *, folded: bool = False) -> ForkSource:
-        """Read a run up to offset `offset`, for a fork that goes on from there; with its state if `folded`, or
+        """Read a run up to offset `offset`, for a fork that goes on from there; with its state if `folded` or
         if it is a request.
 
         Raises RunNotFound, RunGone, OffsetTrimmed or LogCorrupt.
