@@ -104,7 +104,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     def on_start(self) -> Awaitable[None] | None:
         self._assemble()
         if not self._launch.is_new:
-            return self._replay()
+            return self._go_on() if self._is_folded else self._replay()
         if self._launch.first_batch_sent:
             return self._start_or_replay()
         if len(self._launch.base) > LONG_BASE:
@@ -199,6 +199,17 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         except RunNotFound as error:
             launch.reject(error)
             raise
+        self._go_on()
+
+    @property
+    def _is_folded(self) -> bool:
+        """True if the state is what the whole log of a run that had to queue gives. A fold is taken once: a
+        supervisor that is restarted reads the log."""
+        return self._launch.fold_is_whole and self._state.next_offset > 0
+
+    def _go_on(self) -> None:
+        """Apply the command, and go on with the state of the log."""
+        run, state, launch = self._run, self._state, self._launch
         launch.timeline.taken_up(state, self._clock.now())
         if self._children is not None:
             self._children.find()
@@ -308,13 +319,20 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         if self._children is not None and self._children.are_leaving:
             return  # a run ends after its children
         if self._launch.queued and engine.resume_is_due(state, self._run.now()):
-            self.ctx.self.stop()  # its pause is over; it comes back when there is a place for it
+            self._queue()  # its pause is over
         elif state.status in ("completed", "failed", "cancelled", "waiting"):
             self._rest()
         elif state.status == "paused" and not self._dispatcher.is_busy:
             self._rest()  # a pause lets what is in flight finish
         elif self._launch.queued:
-            self.ctx.self.stop()  # its log has begun; it comes back when there is a place for it
+            self._queue()  # its log has begun
+
+    def _queue(self) -> None:
+        """Stop this actor: the run comes back when there is a place for it."""
+        run = self._run
+        if not run.outbox:
+            self._launch.fold = Fold(self._state, run.tracer, self._state.next_offset)
+        self.ctx.self.stop()
 
     def _rest(self) -> None:
         """Stop this actor: the run is terminal, paused or waits for input. Resolves `rested`; the next
