@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["NodeState", "Path"]
 
 
+_NO_SOURCES: dict[str, int] = {}  # shared and never changed: few joins watch their sources
+
+
 class NodeState:
     """A node of a graph on one path."""
 
@@ -71,7 +74,7 @@ class NodeState:
         """The latest activation around iterations."""
         self.awaited = len(node.dependencies)
         """Dependencies that are not settled."""
-        self.sources: dict[str, int] = {}
+        self.sources = _NO_SOURCES
         """For each watched source of its join, the live nodes that can reach it; absent once settled."""
         self.upstream_failed = False
         self.upstream_cancelled = False
@@ -160,7 +163,7 @@ class Path:
         """The nodes at which a token leaves this child path: those behind its opener."""
         self.rounds: dict[int, Round] = {}
         """The buffers of the fan-ins, by the index of the fan-in."""
-        self.due: set[int] = set()
+        self.due: dict[int, None] = {}
         """Fan-ins that may be complete."""
         self.steps = 0
         """How many steps have begun on this path: windows of steps are counted by it."""

@@ -7,7 +7,6 @@ interrupted, as if it had been asked. It decides nothing.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from functools import partial
@@ -101,8 +100,8 @@ class CallDispatcher:
         self._direct: dict[str, tuple[Ref[Any], str]] = {}  # told calls: the service, and the activation
         self._unsent: dict[str, Pipe] = {}  # those that wait for a slot of the mailbox of the service
         self._targets: dict[str, Ref[Any]] = {}  # by service, as they were last looked up
-        self._services: set[Ref[Any]] = set()  # watched
-        self._losses: Counter[str] = Counter()  # by call, where there were any
+        self._services: dict[Ref[Any], None] = {}  # watched
+        self._losses: dict[str, int] = {}  # by call, where there were any
         self._launched: dict[str, list[str]] = {}  # calls by activation, until it is released
         self.handlers = HandlerDispatcher(ctx, state, directory, tracer, now)
 
@@ -167,7 +166,7 @@ class CallDispatcher:
 
     def _tell(self, target: Ref[Any], message: CallTool, trace: SpanContext, key: str) -> None:
         if target not in self._services:
-            self._services.add(target)
+            self._services[target] = None
             self._ctx.watch(target)
         self._direct[message.call_id] = target, key
         try:
@@ -195,7 +194,7 @@ class CallDispatcher:
         found: list[ToolCallFailure] = []
         for call_id in call_ids:
             if call_id in self._direct:
-                self._losses[call_id] += 1
+                self._losses[call_id] = self._losses.get(call_id, 0) + 1
                 kind = ActorStopped if self._losses[call_id] < _MAX_LOST else RuntimeError
                 found.append(_failure(call_id, kind("the actor of its service failed")))
         return found
@@ -204,7 +203,7 @@ class CallDispatcher:
         """Forget the actor of a service; return the failures of the calls that it was told."""
         if service not in self._services:
             return []
-        self._services.remove(service)
+        del self._services[service]
         error = ActorStopped(f"{service.path} has ended")
         return [_failure(call_id, error) for call_id, (t, _) in self._direct.items() if t is service]
 

@@ -62,7 +62,7 @@ class HandlerDispatcher:
         self._next: dict[_Node, StartHandler] = {}  # waits until the actor before it is gone
         self._lost: dict[str, int] = {}
         self._shared = partial(shared_of, state)
-        self._delayed: set[str] = set()  # activations whose handler begins after a backoff
+        self._delayed: dict[str, None] = {}  # activations whose handler begins after a backoff
         self.is_used = False
         """True once there was a handler: before that nothing is to be released."""
         self.parked: Callable[[], Collection[str]] = frozenset
@@ -104,10 +104,10 @@ class HandlerDispatcher:
         if wait > 0:
             self.release(activation.key)
             later = BeginHandler(activation=activation.key, attempt=effect.attempt)
-            self._delayed.add(activation.key)
+            self._delayed[activation.key] = None
             self._ctx.timers.start(f"begin {activation.key}", wait, later)
             return
-        self._delayed.discard(activation.key)
+        self._delayed.pop(activation.key, None)
         self._begun[activation.key] = effect.attempt
         node = _node_of(activation)
         if node in self._work:
@@ -194,7 +194,7 @@ class HandlerDispatcher:
         """Cancel the handler of an activation that has ended, if it is at work or waits."""
         self._begun.pop(activation_key, None)
         if activation_key in self._delayed:
-            self._delayed.remove(activation_key)
+            del self._delayed[activation_key]
             self._ctx.timers.cancel(f"begin {activation_key}")
         if self._next:
             self._next = {n: e for n, e in self._next.items() if e.activation_key != activation_key}

@@ -1,8 +1,7 @@
-"""RunLaunch: what a run needs before its supervisor exists, and the futures that its callers wait for."""
+"""RunLaunch: what a run needs before its supervisor exists, and the outcomes that its callers wait for."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from agentflow.events.owner import Owner
 from agentflow.records.runs import CONCURRENCY_KEY_LABEL
 from agentflow.runtime.alarm_index import AlarmIndex
 from agentflow.runtime.clock import Timeline
+from agentflow.runtime.outcome import Outcome
 
 if TYPE_CHECKING:
     from actors import Ref
@@ -85,7 +85,6 @@ class RunLaunch:
         replay: ReplaySource | None = None,
         page: Sequence[StoredEvent] = (),
     ) -> None:
-        loop = asyncio.get_running_loop()
         self.workflow_id = workflow_id
         self.plan = plan
         self.bindings = bindings
@@ -112,12 +111,10 @@ class RunLaunch:
         """Whether a supervisor has sent the first events: they may be in the log though it died since."""
         self.kills = 0
         """How often its supervisor was killed; it is started again 5 times."""
-        self.accepted: asyncio.Future[None] = loop.create_future()
-        self.reply: asyncio.Future[Done | Refusal] = loop.create_future()
-        self.rested: asyncio.Future[RunState] = loop.create_future()
-        self.ended: asyncio.Future[None] = loop.create_future()
-        for future in (self.accepted, self.rested, self.reply):
-            future.add_done_callback(_retrieve)  # an error without a waiter is no unraisable error
+        self.accepted: Outcome[None] = Outcome()
+        self.reply: Outcome[Done | Refusal] = Outcome()
+        self.rested: Outcome[RunState] = Outcome()
+        self.ended: Outcome[None] = Outcome()
 
     @property
     def started(self) -> WorkflowStarted | None:
@@ -175,11 +172,10 @@ class RunLaunch:
     def reopen(self) -> None:
         """Replace `rested`, because the run moves again: later callers wait for its next rest."""
         if self.rested.done():
-            self.rested = asyncio.get_running_loop().create_future()
-            self.rested.add_done_callback(_retrieve)
+            self.rested = Outcome()
 
     def reject(self, error: BaseException) -> None:
-        """Fail all futures but `ended`: the run cannot go on here and the supervisor is about to end."""
+        """Fail all outcomes but `ended`: the run cannot go on here and the supervisor is about to end."""
         self._settle_all(error, self.accepted, self.rested, self.reply)
 
     def end(self, error: BaseException) -> None:
@@ -191,20 +187,15 @@ class RunLaunch:
             self.ended.set_result(None)
 
     def fail(self, error: BaseException) -> None:
-        """Fail all futures: the Runtime is closed, so no supervisor will follow."""
+        """Fail all outcomes: the Runtime is closed, so no supervisor will follow."""
         self.reject(error)
         self.end(error)
 
     @staticmethod
-    def _settle_all(error: BaseException, *futures: asyncio.Future[Any]) -> None:
-        for future in futures:
-            if not future.done():
-                future.set_exception(error)
-
-
-def _retrieve(future: asyncio.Future[Any]) -> None:
-    if not future.cancelled():
-        future.exception()
+    def _settle_all(error: BaseException, *outcomes: Outcome[Any]) -> None:
+        for outcome in outcomes:
+            if not outcome.done():
+                outcome.set_exception(error)
 
 
 _MAX_QUEUED_LAUNCHES = 1_024
@@ -220,7 +211,7 @@ class QueuedLaunches:
         self._kept: dict[str, RunLaunch] = {}
 
     def keep(self, launch: RunLaunch) -> bool:
-        """Keep a launch whose supervisor has ended, if it is as it was submitted; return whether it is kept."""
+        """Keep a launch whose supervisor has ended, if it is as it was submitted; return whether it is."""
         if not launch.is_as_submitted or len(self._kept) >= _MAX_QUEUED_LAUNCHES:
             return False
         if not is_small(launch.first_events[0].input):

@@ -268,7 +268,7 @@ class RunRegistry:
             self._queue.enqueue(workflow_id, _ATTACH)
         self._register(launch)
         try:
-            await asyncio.shield(launch.accepted)
+            await launch.accepted.wait()
         except AgentflowError:
             self._queue.remove(workflow_id)
             raise
@@ -381,7 +381,7 @@ class RunRegistry:
 
     async def _wait_for_trial(self, trial: Trial, launch: RunLaunch) -> None:
         """Wait until the run on trial can be trusted."""
-        over = (trial.over, launch.ended, launch.rested)
+        over = (trial.over, launch.ended.settled(), launch.rested.settled())
         waits = (*over, trial.began)
         await asyncio.wait(waits, timeout=QUEUE_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
         if trial.began.done():
@@ -444,7 +444,7 @@ class RunRegistry:
             try:
                 return await supervisor.ask(command, timeout=_REPLY_TIMEOUT_S)
             except ActorStopped:  # it rested first, or is being restarted
-                await asyncio.wait((launch.ended,), timeout=_RESTART_WAIT_S)
+                await asyncio.wait((launch.ended.settled(),), timeout=_RESTART_WAIT_S)
             except AskTimeout:
                 raise _unconfirmed(workflow_id) from None
             except Exception as error:  # its supervisor has a bug, and is restarted
@@ -475,9 +475,10 @@ class RunRegistry:
             if launch.ended.done():
                 raise AgentflowError("the Runtime is closed")
             if launch.is_leaving:
-                await asyncio.shield(launch.ended)
+                await launch.ended.wait()
             elif ref is None or not launch.accepted.done():
-                await asyncio.wait((launch.accepted, launch.ended), return_when=asyncio.FIRST_COMPLETED)
+                either = (launch.accepted.settled(), launch.ended.settled())
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             else:
                 return ref, launch
         return None
@@ -583,11 +584,11 @@ class RunRegistry:
 
     async def _wait_for_reply(self, launch: RunLaunch) -> Done | Refusal:
         try:
-            answer = await asyncio.wait_for(asyncio.shield(launch.reply), _REPLY_TIMEOUT_S)
+            answer = await asyncio.wait_for(launch.reply.wait(), _REPLY_TIMEOUT_S)
         except TimeoutError:
             raise _unconfirmed(launch.workflow_id) from None
         if launch.queued:
-            await asyncio.shield(launch.ended)
+            await launch.ended.wait()
             state = launch.rest_state
             if state is not None:  # there is nothing to do for it at its turn
                 self._queue.remove(launch.workflow_id, only=None if state.terminal else Attach)
@@ -620,9 +621,9 @@ class RunRegistry:
         while True:
             live = self.launches.get(workflow_id)
             if live is not None and not live.queued:
-                return await asyncio.shield(live.rested)
+                return await live.rested.wait()
             if live is not None and not live.ended.done():
-                await asyncio.shield(live.ended)
+                await live.ended.wait()
                 if live.rest_state is not None:
                     return live.rest_state
                 continue

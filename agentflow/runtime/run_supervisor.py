@@ -97,7 +97,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._log = log
         self._clock = clock
         self._store = store
-        self._warned: set[str] = set()  # of the adapters' warnings, those that are recorded
+        self._warned: dict[str, None] = {}  # of the adapters' warnings, those that are recorded
 
     # -- beginning ------------------------------------------------------------------------------
 
@@ -442,7 +442,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             first_token_ms=reply.first_token_ms,
         )
         new = [text for text in reply.warnings if text not in self._warned] if decisions else []
-        self._warned.update(new)
+        self._warned.update(dict.fromkeys(new))
         self._run.advance([*model_warnings(new), *decisions])
 
     @on(ModelCallFailure)
