@@ -22,6 +22,9 @@ __all__ = ["NodeState", "Path"]
 _NO_SOURCES: dict[str, int] = {}  # shared and never changed: few joins watch their sources
 
 
+_NOWHERE: frozenset[str] = frozenset()
+
+
 class NodeState:
     """A node of a graph on one path."""
 
@@ -159,7 +162,7 @@ class Path:
         self.ended = False
         self.stopped = False
         """True once a token came to an end that does not wait for the others, or the path is given up."""
-        self.stop_at: frozenset[str] = frozenset()
+        self.stop_at = _NOWHERE
         """The nodes at which a token leaves this child path: those behind its opener."""
         self.rounds: dict[int, Round] = {}
         """The buffers of the fan-ins, by the index of the fan-in."""

@@ -47,6 +47,7 @@ class HandlerDispatcher:
         directory: Directory,
         tracer: RunTracer,
         now: Callable[[], int],
+        parked: Callable[[], Collection[str]],
     ) -> None:
         self._ctx = ctx
         self._state = state
@@ -63,10 +64,7 @@ class HandlerDispatcher:
         self._lost: dict[str, int] = {}
         self._shared = partial(shared_of, state)
         self._delayed: dict[str, None] = {}  # activations whose handler begins after a backoff
-        self.is_used = False
-        """True once there was a handler: before that nothing is to be released."""
-        self.parked: Callable[[], Collection[str]] = frozenset
-        """Gives the activations whose handlers only wait for a larger budget."""
+        self._parked = parked  # the activations whose handlers only wait for a larger budget
 
     @cached_property
     def _reducers(self) -> dict[str, Any]:
@@ -84,7 +82,7 @@ class HandlerDispatcher:
         """True while a handler ends, or is at work and does not only wait for a larger budget."""
         if self._ending or not self._work:
             return bool(self._ending)
-        parked = self.parked()
+        parked = self._parked()
         return any(key not in parked for key, _ in self._work.values())
 
     @property
@@ -94,7 +92,6 @@ class HandlerDispatcher:
 
     def begin(self, effect: StartHandler) -> None:
         """Begin an attempt, once, when its backoff is over; cancel the attempt before it."""
-        self.is_used = True
         activation = self._state.mail.open.get(effect.activation_key)
         if activation is None or activation.attempt != effect.attempt:
             return  # it was closed meanwhile
