@@ -20,14 +20,17 @@ from agentflow.runtime.messages import Message
 
 
 class HeldLog(MemoryLog):
-    """A log that accepts nothing by itself."""
+    """A log that makes nothing durable by itself, and tells of the fifth batch."""
 
     def __init__(self) -> None:
         super().__init__()
         self.held: list[asyncio.Future[None]] = []
+        self.full = asyncio.Event()
 
     def append(self, batch: Append) -> asyncio.Future[None]:
         self.held.append(asyncio.get_running_loop().create_future())
+        if len(self.held) == 5:
+            self.full.set()
         return self.held[-1]
 
 
@@ -73,8 +76,7 @@ async def test_batches_that_became_durable_together_are_acknowledged_by_one_mess
         bus = await system.spawn(ChildSpec("bus", lambda: EventBus(log, Hub(log), Ids(), this_process())))
         sender = await system.spawn(ChildSpec("sender", lambda: Sender(bus, told, changed)))
         sender.tell(Send(offsets=(5, 6, 7, 8, 9)))
-        while len(log.held) < 5:
-            await asyncio.sleep(0)
+        await log.full.wait()
         first, *more = log.held
         for done in more[:2]:  # behind one that is not durable yet
             done.set_result(None)
