@@ -139,6 +139,11 @@ class GroupCommit:
         self._fork_guard.check()
         return self._closed
 
+    @property
+    def is_quick(self) -> bool:
+        """True while a short commit is made by the loop: the disk takes less than 2 ms for it."""
+        return self._pace.is_short(1)
+
     def append(self, batch: Append) -> asyncio.Future[None]:
         """Implement `EventLog.append`."""
         self._fork_guard.check()
