@@ -90,7 +90,7 @@ class EventsOfAllRuns:
             db.execute("ROLLBACK")
         return Page(found.items, encode_cursor(found.after), tuple(sorted(found.damaged)))
 
-    def newest(self, db: sqlite3.Connection, query: EventQuery, stop: int) -> Page[LoggedEvent] | None:
+    def newest(self, query: EventQuery, db: sqlite3.Connection, stop: int) -> Page[LoggedEvent] | None:
         """Return the newest events, of all types; None if the last batch does not end at `stop`, or some of
         them are in a block or cannot be read."""
         found = _Found(query, None)

@@ -10,6 +10,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -77,9 +78,10 @@ class SqliteLog(SqliteReading):
         """Read what was committed just now here: a thread would wait for the interpreter, which a busy loop
         gives away every 5 ms only."""
         self._check_open()
-        if query.cursor is not None and query.wanted is None and self._group.is_quick:
-            stop = self._store.newest_before(decode_cursor(query.cursor, tuple[int])[0])
-            page = self._readers.newest_events(query, stop) if stop else None
+        if query.cursor is not None and query.wanted is None:
+            seq = decode_cursor(query.cursor, tuple[int])[0]
+            newest = partial(self._readers.newest, query)
+            page = self._group.call_here(partial(self._store.read_newest, newest, seq))
             if page is not None:
                 return page
         return await super()._query(query)

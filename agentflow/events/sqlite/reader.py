@@ -17,10 +17,9 @@ from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
 from agentflow.errors import LogClosed, LogCorrupt, OffsetTrimmed, StoreError
-from agentflow.events.base import EventQuery
 from agentflow.events.cursors import encode_cursor
 from agentflow.events.envelope import StoredEvent
-from agentflow.events.rows import LoggedEvent, Page, RunRow, Snapshot
+from agentflow.events.rows import RunRow, Snapshot
 from agentflow.events.sqlite.across import EventsOfAllRuns
 from agentflow.events.sqlite.batches import batches_of
 from agentflow.events.sqlite.checks import HINT, damaged
@@ -69,8 +68,7 @@ def _settle(done: list[_Answer]) -> None:
 
 
 class Readers:
-    """Two threads and their connections, each opened when it is first needed; and one for the loop itself, if
-    they are reserved.
+    """Two threads and their connections, each opened when it is first needed.
 
     `reserve`: open them now, so that a read needs no descriptor later. Raises sqlite3.Error if that fails.
     """
@@ -80,13 +78,12 @@ class Readers:
         self._immutable = immutable
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="agentflow-log-reader")
         self._free: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
-        self._here: sqlite3.Connection | None = None
         self._gathered: list[_Job] = []
         self._loop: asyncio.AbstractEventLoop | None = None  # whose pass gathers queries
         self._types = EventTypes()
         self.runs = RunLists().page
-        self._events = EventsOfAllRuns(self._types)
-        self.query = self._events.page
+        events = EventsOfAllRuns(self._types)
+        self.query, self.newest = events.page, events.newest
         if reserve:
             self._reserve()
 
@@ -96,9 +93,6 @@ class Readers:
                 db = connect_reader(self._path)
                 self._free.put(db)
                 db.execute("PRAGMA schema_version").fetchone()  # opens the write-ahead log and its index
-            self._here = connect_reader(self._path)
-            self._here.execute("PRAGMA busy_timeout = 0")
-            self._here.execute("PRAGMA schema_version").fetchone()
         except sqlite3.Error:
             self.close()
             raise
@@ -122,11 +116,6 @@ class Readers:
         else:
             self._pool.submit(self._run_all, [job])
         return await job.future
-
-    def newest_events(self, query: EventQuery, stop: int) -> Page[LoggedEvent] | None:
-        """Return a page of what was committed just now, before `stop`, read in the calling thread; None if it
-        cannot be read at once, as while another process has the file."""
-        return None if self._here is None else self._events.newest(self._here, query, stop)
 
     def _end_pass(self) -> None:
         jobs, self._gathered, self._loop = self._gathered, [], None
@@ -177,8 +166,6 @@ class Readers:
         self._pool.shutdown()
         while not self._free.empty():
             self._free.get().close()
-        if self._here is not None:
-            self._here.close()
 
     # -- queries; they run in a thread, on the connection they are given
 

@@ -153,12 +153,13 @@ class SqliteStore:
 
         return run
 
-    def newest_before(self, seq: int) -> int:
-        """Return the `seq` behind the newest batch of this process if what follows `seq` before it is read in
-        some 0.1 ms, because it is short and was just written; else 0. For any thread."""
-        stop = self._next_seq
-        following = seq + 1
-        return stop if self._behind_large <= following < stop <= following + _NEWEST_EVENTS else 0
+    def read_newest(self, read: Callable[[sqlite3.Connection, int], T], seq: int) -> T | None:
+        """Return `read(connection, stop)` of what was committed behind `seq`, before `stop`; None unless that
+        takes some 0.1 ms, because it is short and was just written by this process. For one thread at a time."""
+        first, stop = seq + 1, self._next_seq
+        if not self._behind_large <= first < stop <= first + _NEWEST_EVENTS:
+            return None
+        return read(self._db, stop)
 
     def count_foreign_writes(self) -> int:
         """Return how often another process was seen to have written; for a job, which the look precedes."""

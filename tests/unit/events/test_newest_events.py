@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from agentflow.events import group
+from agentflow.events import pace
 from agentflow.events.log import Append, RunMeta
 from agentflow.events.sqlite import SqliteLog
 from tests.unit.events.support import event
@@ -16,7 +16,7 @@ from tests.unit.events.support import event
 @pytest.fixture
 async def log(tmp_path, monkeypatch):
     """A store whose commits count as short, and that counts the queries of threads."""
-    monkeypatch.setattr(group.GroupCommit, "is_quick", True)
+    monkeypatch.setattr(pace.CommitPace, "is_short", lambda self, jobs: True)
     log = SqliteLog(tmp_path / "log.db")
     log.in_threads = 0
     call = log._readers.call
