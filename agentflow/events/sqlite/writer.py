@@ -155,7 +155,7 @@ class SqliteStore:
 
     def read_newest(self, read: Callable[[sqlite3.Connection, int], T], seq: int) -> T | None:
         """Return `read(connection, stop)` of what was committed behind `seq`, before `stop`; None unless that
-        takes some 0.1 ms, because it is short and was just written by this process. For one thread at a time."""
+        takes some 0.1 ms, because it is short and was just written by this process."""
         first, stop = seq + 1, self._next_seq
         if not self._behind_large <= first < stop <= first + _NEWEST_EVENTS:
             return None
