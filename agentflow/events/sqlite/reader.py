@@ -110,19 +110,20 @@ class Readers:
         if self._loop is None:
             self._loop = loop
             loop.call_soon(self._end_pass)
-            self._pool.submit(self._run_all, [job])
+            loop.run_in_executor(self._pool, self._run_all, [job])
         elif self._loop is loop:
             self._gathered.append(job)
         else:
-            self._pool.submit(self._run_all, [job])
+            loop.run_in_executor(self._pool, self._run_all, [job])
         return await job.future
 
     def _end_pass(self) -> None:
+        loop = asyncio.get_running_loop()
         jobs, self._gathered, self._loop = self._gathered, [], None
         for start in range(0, len(jobs), _TOGETHER):
             together = jobs[start : start + _TOGETHER]
             try:
-                self._pool.submit(self._run_all, together)
+                loop.run_in_executor(self._pool, self._run_all, together)
             except RuntimeError:  # the pool was shut down in this pass
                 _settle([(job.future, None, LogClosed()) for job in together])
 
