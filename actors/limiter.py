@@ -334,12 +334,8 @@ class Limiter:
                 finally:
                     self._leave(job)
             else:
-                if job.reply is not None:
-                    job.reply.set(result)
-                    self._leave(job)
-                else:
-                    self._leave(job)  # before the answer, which may bring the next piece of work
-                    self._answer(job, result)
+                self._leave(job)  # before the answer, which may bring the next piece of work
+                self._answer(job, result)
         except (KeyboardInterrupt, SystemExit) as error:
             cell.scheduler.crash(error)
         except BaseException as error:

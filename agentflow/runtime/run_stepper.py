@@ -154,15 +154,18 @@ class RunStepper:
             self.recorded.replayer.align(self.state, now)
         return now
 
-    def advance(self, decisions: Decisions, decided_at: int | None = None) -> None:
+    def advance(
+        self, decisions: Decisions, decided_at: int | None = None, *, in_turn: bool = False
+    ) -> None:
         """Apply what happened and what follows from it, and append it all as one batch. `decided_at` is the
-        time of the decisions, if it was just looked at."""
+        time of the decisions, if it was just looked at. After a batch that was sent `in_turn` the caller
+        looks for its receipt."""
         now = self.now() if decided_at is None else decided_at
         first = self.state.next_offset
         events: list[ev.RunEvent] = []
         self.record(decisions, events, now)
         self.decide(events, now)
-        self._append(first, events, now)
+        self._append(first, events, now, in_turn=in_turn)
 
     def complete_call(
         self, call_id: str, output: Any, duration_ms: int, usage: Usage | UnsetType = UNSET
@@ -187,7 +190,8 @@ class RunStepper:
                 return
         now, draw = self.now(), self.clock.draw()
         self.advance(
-            engine.tool_completed(self.state, call_id, output, duration_ms, now=now, draw=draw, usage=usage)
+            engine.tool_completed(self.state, call_id, output, duration_ms, now=now, draw=draw, usage=usage),
+            in_turn=True,
         )
 
     def _append(self, first: int, events: list[ev.RunEvent], now: int, *, in_turn: bool = False) -> None:
