@@ -94,7 +94,23 @@ def written(prefix: str, reserved: IdRange) -> list[str]:
 
 
 def _head(ms: int, high: int) -> str:
-    return _base32(ms, 5) + _base32(high, 6)
+    p, a, b, c = _PAIRS, high >> 40, high >> 20 & _LOW_MASK, high & _LOW_MASK
+    # Written out, and by 20 bits: this is done for every batch, and small integers are quick.
+    return (
+        f"{_time_text(ms)}{p[a >> 10]}{p[a & 1023]}{p[b >> 10]}{p[b & 1023]}{p[c >> 10]}{p[c & 1023]}"
+    )
+
+
+_last_time: tuple[int, str] = (-1, "")
+
+
+def _time_text(ms: int) -> str:
+    """Return the ten digits of a time; those of the last one are kept."""
+    global _last_time
+    known = _last_time  # read once: another thread may replace it
+    if known[0] != ms:
+        known = _last_time = (ms, _base32(ms, 5))
+    return known[1]
 
 
 def _wall_clock() -> int:

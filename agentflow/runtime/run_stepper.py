@@ -230,6 +230,14 @@ class RunStepper:
         state, outside = self.state, self.outside
         evolve, effect_of = engine.evolve, engine.effect_of
         replayer = None if self.recorded is None else self.recorded.replayer
+        if replayer is None and self.validation is None and not (outside.keeps_results or outside.found):
+            effects = self.effects
+            for data in decisions:
+                evolve(state, data, state.next_offset, now)
+                if data.__class__ in EFFECTFUL and (effect := effect_of(data)) is not None:
+                    effects.append(effect)
+            events += decisions
+            return
         for data in decisions:
             if data.__class__ is ev.ApprovalRequested:
                 outside.found.pop(data.activation, None)  # looked at again when it starts
