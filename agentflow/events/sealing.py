@@ -146,7 +146,11 @@ class UnsealedBatch(Sequence[StoredEvent]):
         if self._stored is None:
             with _sealing:
                 if self._stored is None:
-                    self._stored = [store(event, self.ts) for event in self.envelopes()]
+                    ts = self.ts
+                    self._stored = [
+                        stored_event(event.offset, ts, event.type, encode(event), event.data)
+                        for event in self.envelopes()
+                    ]
                     self._data, self._taken = (), None
         return self._stored
 

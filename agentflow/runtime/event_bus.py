@@ -211,7 +211,10 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             return
         self._last[workflow_id] = done
         self._open.setdefault(workflow_id, deque()).append((done, batch, append, sender, began))
-        done.add_done_callback(lambda _: self._finish_in_order(workflow_id))
+        if done.done():  # so are those before it, as a rule: lazy ones that went to the store with it
+            self._finish_in_order(workflow_id)
+        else:
+            done.add_done_callback(lambda _: self._finish_in_order(workflow_id))
 
     def _finish_in_order(self, workflow_id: str) -> None:
         """Finish the batches of a run whose outcome is known, up to the first that is still open: what
