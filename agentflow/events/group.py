@@ -28,6 +28,7 @@ from agentflow.events.forked import ForkGuard
 from agentflow.events.pace import CommitPace
 from agentflow.events.rows import Append
 from agentflow.events.rules import check_batch
+from agentflow.events.sealing import size_of
 from agentflow.events.writer_yield import WriterYield
 
 __all__ = ["GroupCommit", "Job", "Store", "fail"]
@@ -234,7 +235,7 @@ class GroupCommit:
         for job in group:
             if job.batch is None:
                 return False
-            size += sum([event.size for event in job.batch.events])
+            size += size_of(job.batch.events)
         if size > _INLINE_BYTES or not self._store_lock.acquire(blocking=False):
             return False
         try:

@@ -19,11 +19,6 @@ _LOW_BITS = 20
 _LOW_MASK = (1 << _LOW_BITS) - 1
 
 
-def _base32(value: int, pairs: int) -> str:
-    """Return `value` as 2 * `pairs` digits, most significant first."""
-    return "".join(_PAIRS[(value >> shift) & 1023] for shift in range(10 * (pairs - 1), -1, -10))
-
-
 class Ids:
     """Makes ULIDs that rise strictly within this object, also when the clock stands still or steps back.
 
@@ -109,7 +104,9 @@ def _time_text(ms: int) -> str:
     global _last_time
     known = _last_time  # read once: another thread may replace it
     if known[0] != ms:
-        known = _last_time = (ms, _base32(ms, 5))
+        p, high, low = _PAIRS, ms >> _LOW_BITS, ms & _LOW_MASK
+        text = f"{p[high >> 20]}{p[high >> 10 & 1023]}{p[high & 1023]}{p[low >> 10]}{p[low & 1023]}"
+        known = _last_time = (ms, text)
     return known[1]
 
 

@@ -173,10 +173,10 @@ class RunStepper:
         """Apply the result of a call, and append it with what follows from it as one batch."""
         outside = self.outside
         launch = self.launch
+        now, first = self.now(), self.state.next_offset
         if usage is UNSET and not (
             self.recorded or outside.found or outside.keeps_results or launch.queued or launch.trial
         ):
-            now, first = self.now(), self.state.next_offset
             events = None
             if self.suspending is None:
                 events = engine.complete_plain_call(
@@ -188,9 +188,10 @@ class RunStepper:
                 self.decided_at = now
                 self._append(first, events, now, in_turn=True)
                 return
-        now, draw = self.now(), self.clock.draw()
+        draw = self.clock.draw()
         self.advance(
             engine.tool_completed(self.state, call_id, output, duration_ms, now=now, draw=draw, usage=usage),
+            now,
             in_turn=True,
         )
 
