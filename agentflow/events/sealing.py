@@ -141,6 +141,11 @@ class UnsealedBatch(Sequence[StoredEvent]):
         """Return the data of the events, which must not be changed; None once they are encoded."""
         return self._data or None
 
+    def sealed_as(self, stored: list[StoredEvent]) -> UnsealedBatch:
+        """Keep the stored form that was made of `envelopes`; return this batch."""
+        self._stored, self._data, self._taken = stored, (), None
+        return self
+
     @property
     def size(self) -> int:
         """Bytes of the bodies; the first look encodes them."""

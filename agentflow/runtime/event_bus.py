@@ -166,12 +166,14 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             for event in made:
                 sealed = store(event, batch.ts)
                 stored.append(sealed)
-                if sealed.size > _LARGE_BYTES and len(stored) < len(made):
+                is_large = sealed.blobs or len(sealed.text) > _LARGE_BYTES
+                if is_large and len(stored) < len(made):
                     return self._commit_slowly(batch, made[len(stored) :], stored, sender)
         except Exception as error:  # fails this run alone: the bus serves all others
             _tell_failure(batch, error, sender)
             return None
-        self._enter(batch, stored, sender)
+        # Stores that take batches unsealed know what to do about the first ones by their form.
+        self._enter(batch, stored if self._seals_late else unsealed.sealed_as(stored), sender)
         return None
 
     async def _commit_slowly(
