@@ -108,6 +108,8 @@ class Timers(dict[str, int]):
         super().__init__()
         self._heap: list[tuple[int, str]] = []
         self.moments: set[str] = set()
+        self.paused: dict[str, int] = {}
+        """What was left of the time limits when the run was paused (µs)."""
 
     def __setitem__(self, name: str, due: int) -> None:
         super().__setitem__(name, due)
@@ -129,14 +131,29 @@ class Timers(dict[str, int]):
             if name not in self.moments:
                 self[name] = due + step
 
-    def pause(self, names: list[str], now: int) -> dict[str, int]:
-        """Disarm these deadlines; return what was left of each."""
-        return {name: max(0, self.pop(name) - now) for name in names if name in self}
+    def disarm(self, name: str) -> None:
+        """Forget a deadline, also while the run is paused: its end must not arm it again."""
+        self.pop(name, None)
+        self.paused.pop(name, None)
 
-    def resume(self, paused: dict[str, int], now: int) -> None:
-        """Arm again what `pause` returned."""
-        for name, left in paused.items():
-            self[name] = now + left
+    def hold(self, names: list[str], now: int) -> dict[str, int]:
+        """Disarm these deadlines; return what is left of each, in microseconds."""
+        left = {name: max(0, self.pop(name) - now) for name in names if name in self}
+        return left | {name: self.paused.pop(name) for name in names if name in self.paused}
+
+    def release(self, left: dict[str, int], now: int) -> None:
+        """Arm again what `hold` returned."""
+        for name, rest in left.items():
+            self[name] = now + rest
+
+    def pause(self, names: list[str], now: int) -> None:
+        """Let these deadlines stand still until `resume`."""
+        self.paused |= self.hold(names, now)
+
+    def resume(self, now: int) -> None:
+        """Arm again what stands still."""
+        self.release(self.paused, now)
+        self.paused = {}
 
 
 class ReadyQueue:
@@ -360,8 +377,6 @@ class RunState:
     """The deadlines that are armed."""
     scheduled: dict[str, TimerScheduled] = field(default_factory=dict[str, TimerScheduled], init=False)
     """The timers that steps armed for themselves, by their name in `timers`."""
-    paused_timers: dict[str, int] = field(default_factory=dict[str, int], init=False)
-    """What was left of the time limits when the run was paused (µs)."""
 
     # Budgets, counts and ends.
     budget: dict[str, Any] = field(default_factory=dict[str, Any], init=False)

@@ -222,10 +222,11 @@ class HandlerDispatcher:
             self._ending[ref] = node
             ref.kill()
 
-    def gone(self, ref: Ref[Any]) -> str | None:
+    def gone(self, ref: Ref[Any], *, is_closing: bool) -> str | None:
         """Take note that an actor has ended; return the activation that it left without an end for good.
 
         An actor that died by itself is replaced and its attempt begins again, up to 3 times in a row.
+        `is_closing`: it ended with the system. Nothing begins any more, and the log keeps the attempt open.
         """
         node = self._nodes.pop(ref, None)
         if node is None:
@@ -233,6 +234,8 @@ class HandlerDispatcher:
         was_killed = self._ending.pop(ref, None) is not None
         if not was_killed:
             self._actors.pop(node, None)
+        if is_closing:
+            return None
         following = self._next.pop(node, None)
         if following is not None:
             self._begun.pop(following.activation_key, None)

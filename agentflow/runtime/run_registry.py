@@ -169,7 +169,7 @@ class RunRegistry:
             report = engine.report_of(state)
             if report is not None and state.begin is not None and state.begin.parent is not UNSET:
                 self.child_links.report(state.begin.parent.workflow_id, report)
-        timed = state is not None and not state.terminal and (state.timers or state.paused_timers)
+        timed = state is not None and not state.terminal and (state.timers or state.timers.paused)
         if timed or (state is None and launch.timeline.stepped):
             self._keep_timeline(launch.workflow_id, launch.timeline)
         if not self._tasks.closed:

@@ -28,7 +28,7 @@ from agentflow import engine, known_secrets
 from agentflow.aside import compute_aside
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.decisions import Decisions
-from agentflow.errors import RunExists, RunNotFound
+from agentflow.errors import LogCorrupt, RunExists, RunNotFound
 from agentflow.events import catalogue as ev
 from agentflow.events.log import EventLog
 from agentflow.runtime.call_dispatcher import CallDispatcher
@@ -161,8 +161,17 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         now = self._run.now()
         self._state.base = self._launch.base
         self._run.validate_trace(self._launch.first_events[0])
-        self._run.record(self._launch.first_events, events, now)
+        try:
+            self._run.record(self._launch.first_events, events, now)
+        except engine.IllegalEvent as illegal:
+            self._reject_base(illegal)
+            return
         self._write_first(events, now)
+
+    def _reject_base(self, illegal: engine.IllegalEvent) -> None:
+        """Refuse a fork of a log that the engine could not have written; nothing of the fork is stored."""
+        self._launch.reject(LogCorrupt(f"{self._launch.workflow_id} cannot begin with its base: {illegal}"))
+        self.ctx.self.kill()
 
     async def _start_long_fork(self) -> None:
         """Do as `_start_new`, with the base folded in a thread: it would hold the loop for 10 µs an event."""
@@ -170,7 +179,11 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         now = self._run.now()
         self._state.base = self._launch.base
         self._run.validate_trace(self._launch.first_events[0])
-        await compute_aside(self._run.record, self._launch.first_events, events, now)
+        try:
+            await compute_aside(self._run.record, self._launch.first_events, events, now)
+        except engine.IllegalEvent as illegal:
+            self._reject_base(illegal)
+            return
         self._write_first(events, now)
 
     def _write_first(self, events: list[ev.RunEvent], now: int) -> None:
@@ -544,9 +557,15 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     @on(Terminated)
     def worker_lost(self, signal: Terminated) -> None:
         """Close the open calls of an agent whose actor died of a bug, and of a service whose actor ended, as
-        interrupted; a new actor makes them again from what is recorded."""
+        interrupted; a new actor makes them again from what is recorded.
+
+        What ends without an error while the system ends, as by a KeyboardInterrupt in a handler, has not
+        failed: the log keeps its work open, and the run is parked.
+        """
+        is_closing = signal.error is None and self.ctx.system.ending
         if self._dispatcher.handlers.knows(signal.ref):
-            self._run.advance(self._handlers.lost(signal.ref, signal.error, self._run.now()))
+            lost = self._handlers.lost(signal.ref, signal.error, self._run.now(), is_closing=is_closing)
+            self._run.advance(lost)
             self._stop.handler_ended()
             if not self._run.outbox:
                 self._maybe_rest()  # a pause waits for the ends of handlers

@@ -169,7 +169,7 @@ def round_timed(state: RunState, data: ev.TimerScheduled | ev.TimerFired | ev.Ti
         raise IllegalEvent(data, f"{name} is no timer of a round")
     held.armed = data if isinstance(data, ev.TimerScheduled) else None
     if held.armed is None:
-        state.timers.pop(name, None)
+        state.timers.disarm(name)
     else:
         state.timers[name] = micros(data.due_at)
     if path is None:

@@ -37,7 +37,7 @@ def _over(state: RunState, data: ev.TimerFired | ev.TimerCancelled, offset: int,
         return
     activation = at_work(state, data)
     name = f"timer {data.timer_id} {activation.key}"
-    state.timers.pop(name, None)
+    state.timers.disarm(name)
     state.timers.moments.discard(name)
     state.scheduled.pop(name, None)
     state.changed[activation.key] = activation
