@@ -91,9 +91,7 @@ def written(prefix: str, reserved: IdRange) -> list[str]:
 def _head(ms: int, high: int) -> str:
     p, a, b, c = _PAIRS, high >> 40, high >> 20 & _LOW_MASK, high & _LOW_MASK
     # Written out, and by 20 bits: this is done for every batch, and small integers are quick.
-    return (
-        f"{_time_text(ms)}{p[a >> 10]}{p[a & 1023]}{p[b >> 10]}{p[b & 1023]}{p[c >> 10]}{p[c & 1023]}"
-    )
+    return f"{_time_text(ms)}{p[a >> 10]}{p[a & 1023]}{p[b >> 10]}{p[b & 1023]}{p[c >> 10]}{p[c & 1023]}"
 
 
 _last_time: tuple[int, str] = (-1, "")

@@ -154,9 +154,7 @@ class RunStepper:
             self.recorded.replayer.align(self.state, now)
         return now
 
-    def advance(
-        self, decisions: Decisions, decided_at: int | None = None, *, in_turn: bool = False
-    ) -> None:
+    def advance(self, decisions: Decisions, decided_at: int | None = None, *, in_turn: bool = False) -> None:
         """Apply what happened and what follows from it, and append it all as one batch. `decided_at` is the
         time of the decisions, if it was just looked at. After a batch that was sent `in_turn` the caller
         looks for its receipt."""

@@ -36,8 +36,7 @@ class After(NamedTuple):
 
 
 EARLIER = 1e-7
-"""Seconds by which something comes before another at the same recorded time (µs): timers of one moment fire in
-no order."""
+"""Seconds between two things of the same recorded time (µs): timers of one moment fire in no order."""
 
 HANG = After(1e9, None)
 """A turn that does not come while the scene lasts."""
