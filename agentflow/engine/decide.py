@@ -80,24 +80,7 @@ def decide(state: RunState, now: int, found: Found = _NOTHING) -> Decisions:
     `asked` in `found`, and asks on; its answer comes with `found`, too. An access waits until the events
     before it are durable.
     """
-    return [] if _is_quiet(state, now) else _judged(_decide(state, now, found), found)
-
-
-def _is_quiet(state: RunState, now: int) -> bool:
-    """Return true if a glance shows that work is under way and nothing else is due, as at the end of most
-    batches; false says nothing."""
-    if state.changed or state.settled or not state.running or state.has_mail:
-        return False
-    earliest = state.timers.earliest() if state.timers else None
-    return bool(
-        state.status == "running"
-        and state.cancel_requested is None
-        and state.pipeline is None
-        and not (state.denied or state.arrived or state.call_queue)
-        and not (state.has_failed or state.held_steps or state.root.stopped)
-        and not (state.ready and state.running < state.max_parallel)
-        and (earliest is None or earliest > now)
-    )
+    return _judged(_decide(state, now, found), found)
 
 
 def _judged(moves: Decisions, found: Found) -> Decisions:
