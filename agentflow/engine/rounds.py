@@ -126,7 +126,7 @@ def count_live(path: Path, node: Node, change: int) -> None:
         found.live[source] += change
         if found.live[source] == 0:
             found.charged[source] = 0  # the charge lapses with the source
-            path.due.add(index)
+            path.due[index] = None
 
 
 def closings(path: Path) -> list[Closing]:

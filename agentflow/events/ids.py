@@ -88,24 +88,24 @@ def written(prefix: str, reserved: IdRange) -> list[str]:
     return [f"{head}{_PAIRS[n >> 10]}{_PAIRS[n & 1023]}" for n in range(low, low + count)]
 
 
+_last_head: tuple[int, int, str] = (-1, 0, "")  # batches of one millisecond share it
+
+
 def _head(ms: int, high: int) -> str:
-    p, a, b, c = _PAIRS, high >> 40, high >> 20 & _LOW_MASK, high & _LOW_MASK
-    # Written out, and by 20 bits: this is done for every batch, and small integers are quick.
-    return f"{_time_text(ms)}{p[a >> 10]}{p[a & 1023]}{p[b >> 10]}{p[b & 1023]}{p[c >> 10]}{p[c & 1023]}"
-
-
-_last_time: tuple[int, str] = (-1, "")
-
-
-def _time_text(ms: int) -> str:
-    """Return the ten digits of a time; those of the last one are kept."""
-    global _last_time
-    known = _last_time  # read once: another thread may replace it
-    if known[0] != ms:
-        p, high, low = _PAIRS, ms >> _LOW_BITS, ms & _LOW_MASK
-        text = f"{p[high >> 20]}{p[high >> 10 & 1023]}{p[high & 1023]}{p[low >> 10]}{p[low & 1023]}"
-        known = _last_time = (ms, text)
-    return known[1]
+    """Return the 22 digits of an id but the last four: ten of the time, twelve of the random part."""
+    global _last_head
+    known = _last_head  # read once: another thread may replace it
+    if known[0] != ms or known[1] != high:
+        p = _PAIRS
+        time_digits = (
+            f"{p[ms >> 40 & 1023]}{p[ms >> 30 & 1023]}{p[ms >> 20 & 1023]}{p[ms >> 10 & 1023]}{p[ms & 1023]}"
+        )
+        digits = (
+            f"{p[high >> 50 & 1023]}{p[high >> 40 & 1023]}{p[high >> 30 & 1023]}"
+            f"{p[high >> 20 & 1023]}{p[high >> 10 & 1023]}{p[high & 1023]}"
+        )
+        known = _last_head = (ms, high, time_digits + digits)
+    return known[2]
 
 
 def _wall_clock() -> int:

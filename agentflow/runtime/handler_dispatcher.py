@@ -47,6 +47,7 @@ class HandlerDispatcher:
         directory: Directory,
         tracer: RunTracer,
         now: Callable[[], int],
+        parked: Callable[[], Collection[str]],
     ) -> None:
         self._ctx = ctx
         self._state = state
@@ -62,11 +63,8 @@ class HandlerDispatcher:
         self._next: dict[_Node, StartHandler] = {}  # waits until the actor before it is gone
         self._lost: dict[str, int] = {}
         self._shared = partial(shared_of, state)
-        self._delayed: set[str] = set()  # activations whose handler begins after a backoff
-        self.is_used = False
-        """True once there was a handler: before that nothing is to be released."""
-        self.parked: Callable[[], Collection[str]] = frozenset
-        """Gives the activations whose handlers only wait for a larger budget."""
+        self._delayed: dict[str, None] = {}  # activations whose handler begins after a backoff
+        self._parked = parked  # the activations whose handlers only wait for a larger budget
 
     @cached_property
     def _reducers(self) -> dict[str, Any]:
@@ -84,7 +82,7 @@ class HandlerDispatcher:
         """True while a handler ends, or is at work and does not only wait for a larger budget."""
         if self._ending or not self._work:
             return bool(self._ending)
-        parked = self.parked()
+        parked = self._parked()
         return any(key not in parked for key, _ in self._work.values())
 
     @property
@@ -94,7 +92,6 @@ class HandlerDispatcher:
 
     def begin(self, effect: StartHandler) -> None:
         """Begin an attempt, once, when its backoff is over; cancel the attempt before it."""
-        self.is_used = True
         activation = self._state.mail.open.get(effect.activation_key)
         if activation is None or activation.attempt != effect.attempt:
             return  # it was closed meanwhile
@@ -104,10 +101,10 @@ class HandlerDispatcher:
         if wait > 0:
             self.release(activation.key)
             later = BeginHandler(activation=activation.key, attempt=effect.attempt)
-            self._delayed.add(activation.key)
+            self._delayed[activation.key] = None
             self._ctx.timers.start(f"begin {activation.key}", wait, later)
             return
-        self._delayed.discard(activation.key)
+        self._delayed.pop(activation.key, None)
         self._begun[activation.key] = effect.attempt
         node = _node_of(activation)
         if node in self._work:
@@ -194,7 +191,7 @@ class HandlerDispatcher:
         """Cancel the handler of an activation that has ended, if it is at work or waits."""
         self._begun.pop(activation_key, None)
         if activation_key in self._delayed:
-            self._delayed.remove(activation_key)
+            del self._delayed[activation_key]
             self._ctx.timers.cancel(f"begin {activation_key}")
         if self._next:
             self._next = {n: e for n, e in self._next.items() if e.activation_key != activation_key}

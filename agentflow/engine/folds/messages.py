@@ -79,7 +79,7 @@ def bring_messages(
     for index, entry in buffered.items():
         held = path.rounds[index]
         if held.add(node.id, entry):
-            path.due.add(index)
+            path.due[index] = None
             limit_round(state, path, held)
     return is_taken
 
@@ -196,7 +196,7 @@ def _superstep_completed(state: RunState, data: ev.SuperstepCompleted, offset: i
 
 
 def _undelivered(state: RunState, data: ev.MessageUndelivered, offset: int, ts: int) -> None:
-    state.mail.told.add((data.activation, data.index))
+    state.mail.told[data.activation, data.index] = None
     state.mail.untold.pop((data.activation, data.index), None)
     if state.graph.options.on_undelivered == "fail" and data.reason not in ("join_incomplete", "join_closed"):
         state.mail.fatal = state.mail.fatal or _nobody_took(state, data)

@@ -70,7 +70,7 @@ def _superseded(state: RunState, data: ev.ApprovalRequested) -> Activation:
     if activation is None or data.supersedes not in state.requests:
         raise IllegalEvent(data, f"{key} does not wait for {data.supersedes}")
     del state.requests[str(data.supersedes)]
-    state.withdrawn.add(str(data.supersedes))
+    state.withdrawn[str(data.supersedes)] = None
     state.timers.disarm(f"approval {data.supersedes}")
     activation.snapshot = data.subject
     if state.pipeline is not None:
@@ -188,7 +188,7 @@ def _input_received(state: RunState, data: ev.InputReceived, offset: int, ts: in
     if state.status == "waiting":
         state.status = "running"
     if data.via == "message":
-        state.mail.answered.add(data.request_id)
+        state.mail.answered[data.request_id] = None
     elif data.via != "deadline":
         state.mail.since_outside.clear()
     if _is_by_message(request):
@@ -250,7 +250,7 @@ def _budget_answered(
 
 def _input_cancelled(state: RunState, data: ev.InputCancelled, offset: int, ts: int) -> None:
     """Fold a withdrawn question: the call or step that asked has failed. The end of its step may follow."""
-    state.withdrawn.add(data.request_id)
+    state.withdrawn[data.request_id] = None
     request = _taken_out(state, data.request_id)
     if request is None:
         return
