@@ -284,7 +284,8 @@ def leave(state: RunState, activation: Activation, place: NodeState) -> None:
     if node.dependents and not path.is_branch:
         for edge in node.dependents:
             target = path.node(edge.target)
-            if node.join.takes_tokens and target.sources.pop(node.id, None) is None:
+            sources = target.sources
+            if node.join.takes_tokens and (sources is None or sources.pop(node.id, None) is None):
                 continue  # its first end has settled the dependency
             _settle(state, path, target, place)
     release(state, path, node, place)
@@ -392,7 +393,7 @@ def _watch(path: Path, node: Node, change: int) -> None:
     """Count a node that became live, or stopped being so, at every join that it can still reach."""
     for join_id, source in node.watchers:
         sources = path.node(path.graph.nodes[join_id]).sources
-        if source in sources:
+        if sources is not None and source in sources:
             sources[source] += change
 
 
@@ -404,7 +405,7 @@ def _close_windows(state: RunState, path: Path, node: Node) -> None:
 
 def _close_unreached(state: RunState, path: Path, join_id: str) -> None:
     place = path.nodes.get(join_id)
-    if place is not None and place.windows and not any(place.sources.values()):
+    if place is not None and place.windows and not (place.sources and any(place.sources.values())):
         for window in place.windows.values():
             window.node.kind.close_window(state, window)
 

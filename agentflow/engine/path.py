@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.activation import Activation, StepStatus
 from agentflow.engine.frames import Frame
@@ -19,82 +21,53 @@ if TYPE_CHECKING:
 __all__ = ["NodeState", "Path"]
 
 
-_NO_SOURCES: dict[str, int] = {}  # shared and never changed: few joins watch their sources
-
-
 _NOWHERE: frozenset[str] = frozenset()
 
 
-class NodeState:
-    """A node of a graph on one path."""
+class NodeState(msgspec.Struct, eq=False):
+    """A node of a graph on one path. A Struct, because a run makes one for each node when it begins."""
 
-    __slots__ = (
-        "arrived",
-        "attempt",
-        "awaited",
-        "count",
-        "ended",
-        "error",
-        "excused",
-        "kept",
-        "live",
-        "next_attempt",
-        "node",
-        "outer",
-        "output",
-        "ready",
-        "slots",
-        "sources",
-        "status",
-        "turns",
-        "upstream_cancelled",
-        "upstream_failed",
-        "visits",
-        "windows",
-    )
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.status: StepStatus = "pending"
-        """Of the latest activation."""
-        self.arrived = 0
-        """How many activations were made: the visit of the next one."""
-        self.visits = 0
-        """How many of them began or were skipped."""
-        self.attempt = 0
-        """Of the latest activation; 0 before the first."""
-        self.next_attempt = 1
-        """Of the next activation: a held step is tried again in place."""
-        self.live = 0
-        """Activations that are not terminal."""
-        self.ready: deque[Activation] | None = None
-        """Activations that wait for a slot, first come first served, as far as `ReadyQueue` lists them."""
-        self.slots = 0
-        """Slots that its iterations hold now."""
-        self.turns: Turns | None = None
-        """Of a node that handles one message at a time."""
-        self.outer: Activation | None = None
-        """The latest activation around iterations."""
-        self.awaited = len(node.dependencies)
-        """Dependencies that are not settled."""
-        self.sources = _NO_SOURCES
-        """For each watched source of its join, the live nodes that can reach it; absent once settled."""
-        self.upstream_failed = False
-        self.upstream_cancelled = False
-        """Whether a dependency, near or far, failed or was cancelled (page 001 §5.2)."""
-        self.excused = False
-        """True if its failure counts as an end without output (`on_error`)."""
-        self.output: Any = None
-        self.error: Any = None
-        """How the latest activation ended that has ended; on the root path also those of child paths."""
-        self.ended = -1
-        """The offset at which it did."""
-        self.count = 0
-        """How often a loop sent its token round."""
-        self.kept: dict[int, Path] | None = None
-        """The child paths that finished before the attempt failed that is held."""
-        self.windows: dict[str, Activation] | None = None
-        """By key: the activations that gather tokens."""
+    node: Node
+    awaited: int
+    """Dependencies that are not settled: at first all of them."""
+    status: StepStatus = "pending"
+    """Of the latest activation."""
+    arrived: int = 0
+    """How many activations were made: the visit of the next one."""
+    visits: int = 0
+    """How many of them began or were skipped."""
+    attempt: int = 0
+    """Of the latest activation; 0 before the first."""
+    next_attempt: int = 1
+    """Of the next activation: a held step is tried again in place."""
+    live: int = 0
+    """Activations that are not terminal."""
+    ready: deque[Activation] | None = None
+    """Activations that wait for a slot, first come first served, as far as `ReadyQueue` lists them."""
+    slots: int = 0
+    """Slots that its iterations hold now."""
+    turns: Turns | None = None
+    """Of a node that handles one message at a time."""
+    outer: Activation | None = None
+    """The latest activation around iterations."""
+    sources: dict[str, int] | None = None
+    """For each watched source of its join, the live nodes that can reach it; absent once settled."""
+    upstream_failed: bool = False
+    upstream_cancelled: bool = False
+    """Whether a dependency, near or far, failed or was cancelled (page 001 §5.2)."""
+    excused: bool = False
+    """True if its failure counts as an end without output (`on_error`)."""
+    output: Any = None
+    error: Any = None
+    """How the latest activation ended that has ended; on the root path also those of child paths."""
+    ended: int = -1
+    """The offset at which it did."""
+    count: int = 0
+    """How often a loop sent its token round."""
+    kept: dict[int, Path] | None = None
+    """The child paths that finished before the attempt failed that is held."""
+    windows: dict[str, Activation] | None = None
+    """By key: the activations that gather tokens."""
 
 
 class Path:
@@ -190,5 +163,5 @@ class Path:
         """Return the state of a node on this path; made at its first use."""
         found = self.nodes.get(node.id)
         if found is None:
-            found = self.nodes[node.id] = NodeState(node)
+            found = self.nodes[node.id] = NodeState(node, len(node.dependencies))
         return found

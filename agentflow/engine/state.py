@@ -410,7 +410,9 @@ class RunState:
         self.on_failure = graph.options.on_failure
         self.max_parallel = graph.options.max_parallel
         self.root = Path(graph)
-        self.root.nodes = {i: NodeState(n) for i, n in graph.all_nodes.items() if not n.is_silent}
+        self.root.nodes = {
+            i: NodeState(n, len(n.dependencies)) for i, n in graph.all_nodes.items() if not n.is_silent
+        }
         self.paths = {"": self.root}
         self.has_mail = graph.has_mail
         self.shared = SharedState(graph)

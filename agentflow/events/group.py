@@ -140,6 +140,16 @@ class GroupCommit:
         self._fork_guard.check()
         return self._closed
 
+    def call_here(self, call: Callable[[], T | None]) -> T | None:
+        """Run a short `call`, which writes nothing, on the loop; None if the thread uses the store now, or if
+        the disk is so slow that the loop makes no commit either."""
+        if not self._pace.is_short(1) or not self._store_lock.acquire(blocking=False):
+            return None
+        try:
+            return call()
+        finally:
+            self._store_lock.release()
+
     def append(self, batch: Append) -> asyncio.Future[None]:
         """Implement `EventLog.append`."""
         self._fork_guard.check()

@@ -317,7 +317,7 @@ class TestAClosingRuntime:
     async def test_leaves_a_call_that_finds_no_actor_open(self, tool, monkeypatch, caplog):
         """A call that begins while the system ends: no actor can be started for it any more."""
         desk, closing, asked = Desk(), asyncio.Event(), []
-        find = ActorPools._provider if tool == "model" else ActorPools._service
+        find = ActorPools.find_provider if tool == "model" else ActorPools.find_service
 
         def refused(self, wanted):
             asked.append(wanted)

@@ -70,7 +70,7 @@ def _compiled(state: RunState, data: ev.PlanCompiled, offset: int, ts: int) -> N
     steps: dict[str, StepBinding] = {}
     for node_id, node in graph.all_nodes.items():
         if not node.is_silent:
-            state.root.nodes.setdefault(node_id, NodeState(node))
+            state.root.nodes.setdefault(node_id, NodeState(node, len(node.dependencies)))
         if limits := limits_of(node.spec.budget):
             state.step_budgets.setdefault(node_id, limits)
         delegate = node.spec.metadata.get(DELEGATE)

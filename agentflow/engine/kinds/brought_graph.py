@@ -96,7 +96,7 @@ class BroughtGraph(Subgraph):
         for node_id, node in graph.all_nodes.items():
             node.binding = bindings.get(node_id.removeprefix(prefix))
             if not node.is_silent:
-                state.root.nodes[node_id] = NodeState(node)
+                state.root.nodes[node_id] = NodeState(node, len(node.dependencies))
             if limits := limits_of(node.spec.budget):
                 state.step_budgets[node_id] = limits
         activation.graph = graph

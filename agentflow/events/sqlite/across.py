@@ -34,6 +34,7 @@ _END = (1 << 63) - 1
 _BATCHES = f"""
     SELECT {BATCH_COLUMNS} FROM batch
     WHERE seq >= coalesce((SELECT max(seq) FROM batch WHERE seq <= ?1), 0) AND seq < ?2 ORDER BY seq"""
+_STOP = "SELECT seq + count FROM batch ORDER BY seq DESC LIMIT 1"
 _ONE = f"SELECT {BATCH_COLUMNS} FROM batch NOT INDEXED WHERE seq = ?"
 _Place = tuple[int, int, int]
 """`seq`, run and first offset of a batch that must be there; an offset of -1: it is not known."""
@@ -88,6 +89,22 @@ class EventsOfAllRuns:
         finally:
             db.execute("ROLLBACK")
         return Page(found.items, encode_cursor(found.after), tuple(sorted(found.damaged)))
+
+    def newest(self, query: EventQuery, db: sqlite3.Connection, stop: int) -> Page[LoggedEvent] | None:
+        """Return the newest events, of all types; None if the last batch does not end at `stop`, or some of
+        them are in a block or cannot be read."""
+        found = _Found(query, None)
+        try:
+            db.execute("BEGIN")
+            try:
+                if found.after + 1 < indexed_up_to(db) or db.execute(_STOP).fetchone() != (stop,):
+                    return None
+                self._scan(db, found, None, stop)
+            finally:
+                db.execute("ROLLBACK")
+        except (sqlite3.DatabaseError, _Hidden):
+            return None
+        return None if found.damaged else Page(found.items, encode_cursor(found.after), ())
 
     def _collect(self, db: sqlite3.Connection, found: _Found) -> None:
         block: Block | None = None

@@ -1,6 +1,7 @@
 """The event log in one SQLite file: WAL, synchronous=FULL, one writing thread, reading threads.
 
-The loop's thread only queues and resolves futures; it never touches the database.
+The loop's thread queues and resolves futures. It touches the database itself only for what is short: a commit
+(see `group`), and a read of what was just committed.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from agentflow.errors import AgentflowError, LogClosed, LogCorrupt
+from agentflow.events.base import EventQuery
+from agentflow.events.cursors import decode_cursor
 from agentflow.events.group import GroupCommit
 from agentflow.events.owner import Owner
-from agentflow.events.rows import Append, Swept
+from agentflow.events.rows import Append, LoggedEvent, Page, Swept
 from agentflow.events.sqlite import calls
 from agentflow.events.sqlite.database import open_database
 from agentflow.events.sqlite.failures import unusable
@@ -69,6 +73,18 @@ class SqliteLog(SqliteReading):
     def append(self, batch: Append) -> asyncio.Future[None]:
         """Implement `EventLog.append`."""
         return self._group.append(batch)
+
+    async def _query(self, query: EventQuery) -> Page[LoggedEvent]:
+        """Read what was committed just now here: a thread would wait for the interpreter, which a busy loop
+        gives away every 5 ms only."""
+        self._check_open()
+        if query.cursor is not None and query.wanted is None:
+            seq = decode_cursor(query.cursor, tuple[int])[0]
+            newest = partial(self._readers.newest, query)
+            page = self._group.call_here(partial(self._store.read_newest, newest, seq))
+            if page is not None:
+                return page
+        return await super()._query(query)
 
     async def _write(self, call: Callable[..., T], *arguments: Any) -> T:
         """Run `call(connection, *arguments)` in the writer's transaction."""

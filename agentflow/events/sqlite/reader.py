@@ -82,7 +82,8 @@ class Readers:
         self._loop: asyncio.AbstractEventLoop | None = None  # whose pass gathers queries
         self._types = EventTypes()
         self.runs = RunLists().page
-        self.query = EventsOfAllRuns(self._types).page
+        events = EventsOfAllRuns(self._types)
+        self.query, self.newest = events.page, events.newest
         if reserve:
             self._reserve()
 

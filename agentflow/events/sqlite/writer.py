@@ -48,6 +48,8 @@ _ROW_EVENTS = 256  # a larger batch takes several rows, so that a page of it cos
 # Batches of one run in one group share a row, until it has so many bytes of text: compressing and inserting
 # each by itself takes 40 µs of CPU a step.
 _SHARED_ROW_BYTES = 64 << 10
+_LARGE_BYTES = 16 << 10  # of events
+_NEWEST_EVENTS = 64
 _CACHED_RUNS = 8_192
 _BUSY_STEP_MS = 2  # how long SQLite waits for another process's commit by itself: see `_begin_writing`
 _IDLE_WAL_BYTES = 4 << 20  # of a store to which nothing is written; beyond it the file is cut
@@ -130,6 +132,7 @@ class SqliteStore:
         self._foreign = 0  # how often that was seen to have changed
         self._crowded = False  # whether another process wrote between our last two groups
         self._next_seq = 0  # of the next batch; 0 when it must be read
+        self._behind_large = 0  # the `seq` behind the last batch that takes long to read
         self._rows: list[int | bytes] = []  # the columns of one batch after those of the other
         self._names: list[int | str] = []  # and so these
         self._blobs: set[str] = set()  # that the group has stored
@@ -153,6 +156,14 @@ class SqliteStore:
             return call(self._db, *arguments)
 
         return run
+
+    def read_newest(self, read: Callable[[sqlite3.Connection, int], T], seq: int) -> T | None:
+        """Return `read(connection, stop)` of what was committed behind `seq`, before `stop`; None unless that
+        takes some 0.1 ms, because it is short and was just written by this process."""
+        first, stop = seq + 1, self._next_seq
+        if not self._behind_large <= first < stop <= first + _NEWEST_EVENTS:
+            return None
+        return read(self._db, stop)
 
     def count_foreign_writes(self) -> int:
         """Return how often another process was seen to have written; for a job, which the look precedes."""
@@ -303,9 +314,12 @@ class SqliteStore:
 
     def _add_rows(self, run: _Run) -> None:
         """Make rows of the pending events of a run."""
-        events, run.pending, run.pending_bytes = run.pending, [], 0
+        events, size = run.pending, run.pending_bytes
+        run.pending, run.pending_bytes = [], 0
         for start in range(0, len(events), _ROW_EVENTS):
             self._add_row(run, events[start : start + _ROW_EVENTS])
+        if size > _LARGE_BYTES:
+            self._behind_large = self._next_seq
 
     def _add_row(self, run: _Run, events: Sequence[StoredEvent]) -> None:
         known, first, count, ts = self._types, events[0].offset, len(events), events[-1].ts

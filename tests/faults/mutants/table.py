@@ -133,7 +133,9 @@ JOINS = {
         "engine/arrivals.py", "    if place.live == 1:\n", "    if place.live >= 1:\n"
     ),
     "a window closes with the first of its senders": _of(
-        "engine/arrivals.py", "place.windows and not any(place.sources.values())", "place.windows"
+        "engine/arrivals.py",
+        "place.windows and not (place.sources and any(place.sources.values()))",
+        "place.windows",
     ),
     "what comes too late for a round counts for the next": _of(
         "engine/rounds.py", "            elif self.live[source]:\n", "            elif False:\n"
