@@ -197,8 +197,9 @@ class Context(Generic[M]):
         """Do work beside the mailbox: what `to_message` makes of its result arrives as a message, None as
         nothing.
 
-        What it raises goes through `on_error` likewise; without one the actor fails by it. Takes no slot of
-        the mailbox. The work ends with this instance of the actor: cancelled, and awaited before the actor
+        What it raises goes through `on_error` likewise; without one the actor fails by it. The answer to an
+        `ask_soon` is taken in the turn of the actor that gives it, unless this one is at work. Takes no slot
+        of the mailbox. The work ends with this instance of the actor: cancelled, and awaited before the actor
         is gone. Raises `ActorStopped`, and closes a coroutine, when it is gone already.
         """
         if self._cell.phase == DEAD and iscoroutine(awaitable):

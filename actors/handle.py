@@ -12,7 +12,7 @@ from actors.kernel import life, orders
 from actors.kernel.cell import Cell, Envelope
 from actors.kernel.wheel import TICKS
 from actors.messages import M
-from actors.question import Question
+from actors.question import Answer, Question
 from actors.ref import DEFAULT_TIMEOUT, Ref
 from actors.signals import DeadLetter
 from actors.states import DEAD, IDLE, QUEUED
@@ -201,7 +201,8 @@ class LocalRef(Ref[M]):
                 deadline = parent.deadline
         if timeout is not None and timeout <= 0:
             raise AskTimeout(f"{cell.path}: there is no time left to ask")
-        question = Question(loop.create_future(), deadline, parent, waiting)
+        future = loop.create_future() if awaited else Answer(loop)
+        question = Question(future, deadline, parent, waiting)
         if deadline != inf:
             tick = int(deadline * TICKS) + 1
             bucket = scheduler.wheel.buckets.get(tick)

@@ -250,11 +250,10 @@ class Limiter:
             self._keyed[key] = job
         if job.reply is not None:
             job.reply.on_abandon(lambda: self._abandoned(job))
-        if self._active < self._limit and not self._queued and self._pace is None:
-            self._begin(job)
-        else:
+        if self._queued or self._active >= self._limit or self._is_delayed(job):
             self._waiting.add(job, group)
-            self._next()
+        else:
+            self._begin(job)
         return True
 
     def cancel(self, key: Hashable) -> bool:
@@ -300,13 +299,10 @@ class Limiter:
         (cell.extras or cell.extra()).pipes[job] = None
         if job.timeout is None:
             return
-        if job.reply is not None:  # its answer takes a turn of the loop anyhow
-            self._after(job.timeout, self._expire, job)
-        else:
-            lane = self._lanes.get(job.timeout)
-            if lane is None:
-                lane = self._lanes[job.timeout] = _Lane(self._lanes, scheduler, job.timeout, self._expire)
-            lane.add(job)
+        lane = self._lanes.get(job.timeout)
+        if lane is None:
+            lane = self._lanes[job.timeout] = _Lane(self._lanes, scheduler, job.timeout, self._expire)
+        lane.add(job)
 
     def _after(self, delay: float, callback: Callable[[_Job], None], job: _Job) -> None:
         scheduler = self._cell.scheduler
@@ -334,12 +330,8 @@ class Limiter:
                 finally:
                     self._leave(job)
             else:
-                if job.reply is not None:
-                    job.reply.set(result)
-                    self._leave(job)
-                else:
-                    self._leave(job)  # before the answer, which may bring the next piece of work
-                    self._answer(job, result)
+                self._leave(job)  # before the answer, which may bring the next piece of work
+                self._answer(job, result)
         except (KeyboardInterrupt, SystemExit) as error:
             cell.scheduler.crash(error)
         except BaseException as error:
@@ -452,14 +444,14 @@ class Limiter:
     def _next(self) -> None:
         if self._closed:
             return
-        while self._waiting and self._active < self._limit and not self._is_delayed():
+        while self._waiting and self._active < self._limit and not self._is_delayed(self._waiting.peek()):
             self._begin(self._waiting.pop())
         if self._vacancy is not None and self._active < self._limit:
             if not self._vacancy.done():
                 self._vacancy.set_result(None)
             self._vacancy = None
 
-    def _is_delayed(self) -> bool:
+    def _is_delayed(self, job: _Job) -> bool:
         """Ask whether the next piece of work must wait, and set the timer for when it need not."""
         if self._pace is None:
             return False
@@ -467,7 +459,7 @@ class Limiter:
             self._delayed.cancel()
             self._delayed = None
         scheduler = self._cell.scheduler
-        wait = scheduler.call(self._cell, self._pace.admit, self._waiting.peek().cost)
+        wait = scheduler.call(self._cell, self._pace.admit, job.cost)
         if wait <= 0:
             return False
         if wait != math.inf:

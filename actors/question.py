@@ -8,13 +8,64 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 from typing import Any, Generic, TypeVar
 
 from actors.ref import Ref
 
-__all__ = ["Question", "Reply"]
+__all__ = ["Answer", "Question", "Reply", "when_settled"]
 
 R = TypeVar("R")
+
+
+class Answer(asyncio.Future[Any]):
+    """The future of `Ref.ask_soon`. What the runtime does about an answer it does when it is given, which
+    spares each of these calls a turn of the loop; everyone else learns of it as of any future."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._at_once: list[tuple[Callable[[asyncio.Future[Any]], object], Context | None]] = []
+
+    def call_at_once(
+        self, callback: Callable[[asyncio.Future[Any]], object], context: Context | None
+    ) -> None:
+        """Call `callback`, which must not raise, when the result is set; of an exception or a cancellation,
+        which reach it in the middle of other work, it is told at the next turn of the loop."""
+        self._at_once.append((callback, context))
+
+    def set_result(self, result: Any, /) -> None:
+        super().set_result(result)
+        calls, self._at_once = self._at_once, []
+        for callback, context in calls:
+            if context is None:
+                callback(self)
+            else:
+                context.run(callback, self)
+
+    def set_exception(self, exception: type | BaseException, /) -> None:
+        self._call_later()
+        super().set_exception(exception)
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        self._call_later()
+        return super().cancel(msg)
+
+    def _call_later(self) -> None:
+        calls, self._at_once = self._at_once, []
+        for callback, context in calls:
+            self.add_done_callback(callback, context=context)
+
+
+def when_settled(
+    future: asyncio.Future[Any],
+    callback: Callable[[asyncio.Future[Any]], object],
+    context: Context | None = None,
+) -> None:
+    """Call `callback` once the future is settled: at once with the result of an `Answer`, else soon."""
+    if type(future) is Answer and not future.done():
+        future.call_at_once(callback, context)
+    else:
+        future.add_done_callback(callback, context=context)
 
 
 class Question:
@@ -121,4 +172,4 @@ class Reply(Generic[R]):
             if not question.answered:
                 callback()
 
-        question.future.add_done_callback(settled)
+        when_settled(question.future, settled)

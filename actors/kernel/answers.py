@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from actors.kernel.cell import Cell
-from actors.question import Question, Reply
+from actors.question import Question, Reply, when_settled
 from actors.states import DRAIN
 
 __all__ = ["defer", "question_in_hand"]
@@ -23,7 +23,7 @@ def defer(cell: Cell) -> Reply[Any]:
     if question is not None and not question.deferred:
         question.deferred = True
         cell.extra().deferred[question] = None
-        question.future.add_done_callback(lambda _: _answered(cell, question))
+        when_settled(question.future, lambda _: _answered(cell, question))
     return Reply(question, cell.late_answer)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
+from contextvars import copy_context
 from inspect import iscoroutine
 from typing import Any, Generic, TypeVar
 
@@ -14,7 +15,9 @@ from actors.errors import HandlerCancelled
 from actors.kernel.cell import Cell
 from actors.kernel.routines import thrown_away
 from actors.messages import M
+from actors.question import Answer
 from actors.signals import ReceiveTimeout
+from actors.states import IDLE
 from actors.trace import FRAME, current_trace
 
 __all__ = ["Idle", "Pipe", "Timer", "Timers"]
@@ -194,7 +197,10 @@ class Pipe:
             self.task: asyncio.Future[Any] = awaitable
             context = scheduler.base.copy()
             context.run(FRAME.set, (cell, self._trace, None, None, False))
-            awaitable.add_done_callback(self._settled, context=context)
+            if type(awaitable) is Answer and not awaitable.done():
+                awaitable.call_at_once(self._given, context)
+            else:
+                awaitable.add_done_callback(self._settled, context=context)
         else:
             self.task = scheduler.task(self._run(), f"{cell.name}-pipe", cell, self._trace, held=False)
             self.task.add_done_callback(self._ended)
@@ -220,6 +226,18 @@ class Pipe:
     def done(self) -> bool:
         """Whether the work is over."""
         return self.task.done()
+
+    def _given(self, answer: asyncio.Future[Any]) -> None:
+        """Deliver an answer in the time of the actor that gives it, unless the one who asked is at work."""
+        scheduler = self._cell.scheduler
+        if self._cell.mode != IDLE:
+            scheduler.loop.call_soon(self._settled, answer, context=copy_context())
+            return
+        running, scheduler.running = scheduler.running, None  # what follows is not sent by who answers
+        try:
+            self._settled(answer)
+        finally:
+            scheduler.running = running
 
     def _settled(self, future: asyncio.Future[Any]) -> None:
         """Deliver what has become of a future that no task awaits."""

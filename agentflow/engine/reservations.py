@@ -182,6 +182,8 @@ def _json(value: object) -> str:
 def output_limit(parameters: Mapping[str, Any], terms: ModelTerms) -> int:
     """Return the limit of output that parameters and model set, whatever a budget leaves: min(asked, the
     model's maximum)."""
+    if not parameters:
+        return UNKNOWN_OUTPUT_TOKENS if terms.max_output_tokens is None else terms.max_output_tokens
     asked = [
         value
         for place in _places(parameters)
@@ -231,6 +233,8 @@ def _places(parameters: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _answers(parameters: Mapping[str, Any]) -> int:
     """Return how many answers the request asks for; all are paid for, though only the first is used."""
+    if not parameters:
+        return 1
     return max(1, *(_number(place.get(key)) for place in _places(parameters) for key in ("n", "best_of")))
 
 

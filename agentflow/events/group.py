@@ -28,6 +28,7 @@ from agentflow.events.forked import ForkGuard
 from agentflow.events.pace import CommitPace
 from agentflow.events.rows import Append
 from agentflow.events.rules import check_batch
+from agentflow.events.sealing import size_of
 from agentflow.events.writer_yield import WriterYield
 
 __all__ = ["GroupCommit", "Job", "Store", "fail"]
@@ -163,7 +164,7 @@ class GroupCommit:
             if len(self._gathered) >= _LAZY_JOBS:
                 self._give()
             elif self._timer is None:
-                self._timer = loop.call_later(_LAZY_S, self._give)
+                self._timer = loop.call_later(_LAZY_S, self._end_lazy)
             return future
         self._hurry()
         if self._lone and self._hurried == 1:
@@ -207,6 +208,13 @@ class GroupCommit:
         if self._gathered:
             self._give()
 
+    def _end_lazy(self) -> None:
+        """Give what is lazy 2 ms after the first that was, or sooner: a batch that went with others left the
+        timer as it was."""
+        self._timer = None
+        if self._gathered:
+            self._give()
+
     def _give(self) -> None:
         """Have what was gathered written: here if that is short, else by the thread."""
         if self._fork_guard.forked:  # a loop that goes on in the child: the store is its parent's
@@ -222,9 +230,6 @@ class GroupCommit:
     def _take(self) -> list[Job]:
         """Return what was gathered; nothing is gathered then."""
         group, self._gathered = self._gathered, []
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         return group
 
     def _hand_over(self, group: list[Job]) -> None:
@@ -240,7 +245,7 @@ class GroupCommit:
         for job in group:
             if job.batch is None:
                 return False
-            size += sum([event.size for event in job.batch.events])
+            size += size_of(job.batch.events)
         if size > _INLINE_BYTES or not self._store_lock.acquire(blocking=False):
             return False
         try:

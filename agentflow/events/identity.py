@@ -22,18 +22,19 @@ class FileIdentity:
     less than `least` bytes was emptied by another program.
     """
 
-    __slots__ = ("_least", "_shown", "path")
+    __slots__ = ("_least", "_name", "_shown", "path")
 
     def __init__(self, path: Path, descriptor: int | None = None, *, least: int = 0) -> None:
         status = os.stat(path) if descriptor is None else os.fstat(descriptor)
         self.path = path
+        self._name = str(path)  # it is looked up at every commit
         self._shown = (status.st_dev, status.st_ino)
         self._least = least
 
     def problem(self) -> str | None:
         """Return what happened to the file, or None if it is still there. One system call."""
         try:
-            status = os.stat(self.path)
+            status = os.stat(self._name)
         except FileNotFoundError:
             return f"{self.path} was deleted or moved"
         except OSError as error:

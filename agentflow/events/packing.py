@@ -104,7 +104,9 @@ _data_decoder = msgspec.json.Decoder(_Data)
 _dictionary = "\n".join(
     msgspec.json.decode(resources.files("agentflow.events").joinpath("packing-1.json").read_bytes())
 ).encode()
-_deflater = zlib.compressobj(1, zlib.DEFLATED, -15, 4, zdict=_dictionary)
+# A window of 8 KiB, which reaches over a batch and the end of the dictionary: `copy` copies it, and 128 KiB
+# of a full one for each batch cost more than deflating it.
+_deflater = zlib.compressobj(1, zlib.DEFLATED, -13, 4, zdict=_dictionary)
 
 
 def pack(events: Sequence[StoredEvent], batch: int = 0, earlier: EarlierValues | None = None) -> bytes:

@@ -31,16 +31,16 @@ __all__ = [
 
 def check_batch(batch: Append) -> None:
     """Raise ValueError unless the batch is well formed by itself: a bug of the caller, not a conflict."""
-    events = batch.events
-    if not events:
-        raise ValueError("a batch holds at least one event")
-    if (batch.run is None) != (batch.expected > 0):
+    events, offset = batch.events, batch.expected
+    if (batch.run is None) != (offset > 0):
         raise ValueError("`run` comes with the batch at offset 0, and with no other")
-    offset = batch.expected
     if isinstance(events, UnsealedBatch):
         if events.first != offset:
             raise ValueError(f"event at offset {events.first} where {offset} was due")
-        return  # made in order, and the engine ends a run with its last event
+        if events.length:
+            return  # made in order, and the engine ends a run with its last event
+    if not events:
+        raise ValueError("a batch holds at least one event")
     for event in events:
         if event.offset != offset:
             raise ValueError(f"event at offset {event.offset} where {offset} was due")

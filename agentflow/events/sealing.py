@@ -17,7 +17,7 @@ from agentflow.events.envelope import Event, StoredEvent, encode, stored_event, 
 from agentflow.events.ids import Ids, iso, written
 from agentflow.events.tracing import RunTracer
 
-__all__ = ["UnsealedBatch", "envelopes", "seal", "store"]
+__all__ = ["UnsealedBatch", "envelopes", "seal", "size_of", "store"]
 
 _sealing = threading.Lock()
 """Held while a batch is encoded: the result of a run may be read in another thread than the log."""
@@ -64,6 +64,7 @@ class UnsealedBatch(Sequence[StoredEvent]):
     __slots__ = (
         "_data",
         "_ids",
+        "_size",
         "_stored",
         "_taken",
         "_workflow_id",
@@ -89,6 +90,7 @@ class UnsealedBatch(Sequence[StoredEvent]):
         self._ids = ids.reserve(self.length)
         self._taken = None if tracer is None else tracer.take_batch(first, events)
         self._stored: list[StoredEvent] | None = None
+        self._size = -1
         self.first = first
         self.ts = ts
 
@@ -117,18 +119,19 @@ class UnsealedBatch(Sequence[StoredEvent]):
         made: list[Event[Any]] = []
         timestamp, offset = iso(self.ts), self.first
         spans = repeat(None) if self._taken is None else self._taken.spans()
+        workflow_id, version = self._workflow_id, envelope.SCHEMA_VERSION
         for data, id, span in zip(self._data, written("evt_", self._ids), spans, strict=False):
             event: Event[Any] = Event(
                 id=id,
                 offset=offset,
                 timestamp=timestamp,
                 type=type_of(data),
-                workflow_id=self._workflow_id,
+                workflow_id=workflow_id,
                 data=data,
                 trace=None if span is None else span.trace(),
                 step=getattr(data, "step_id", None) or None,
                 attempt=data.attempt if isinstance(data, Custom) else None,
-                schema_version=envelope.SCHEMA_VERSION,
+                schema_version=version,
             )
             made.append(event)
             offset += 1
@@ -138,6 +141,18 @@ class UnsealedBatch(Sequence[StoredEvent]):
         """Return the data of the events, which must not be changed; None once they are encoded."""
         return self._data or None
 
+    def sealed_as(self, stored: list[StoredEvent]) -> UnsealedBatch:
+        """Keep the stored form that was made of `envelopes`; return this batch."""
+        self._stored, self._data, self._taken = stored, (), None
+        return self
+
+    @property
+    def size(self) -> int:
+        """Bytes of the bodies; the first look encodes them."""
+        if self._size < 0:
+            self._size = sum([event.size for event in self.stored()])
+        return self._size
+
     def stored(self) -> list[StoredEvent]:
         """Return the events in their stored form; the first call encodes them.
 
@@ -146,9 +161,18 @@ class UnsealedBatch(Sequence[StoredEvent]):
         if self._stored is None:
             with _sealing:
                 if self._stored is None:
-                    self._stored = [store(event, self.ts) for event in self.envelopes()]
+                    ts = self.ts
+                    self._stored = [
+                        stored_event(event.offset, ts, event.type, encode(event), event.data)
+                        for event in self.envelopes()
+                    ]
                     self._data, self._taken = (), None
         return self._stored
+
+
+def size_of(events: Sequence[StoredEvent]) -> int:
+    """Return the bytes of the bodies of a batch."""
+    return events.size if isinstance(events, UnsealedBatch) else sum([event.size for event in events])
 
 
 def store(event: Event[Any], ts: int) -> StoredEvent:

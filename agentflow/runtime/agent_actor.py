@@ -105,4 +105,4 @@ class AgentActor(Actor, mailbox=1_000, handler_timeout=HANDLER_LIMIT_S):
         self._report(result)
 
     def _report(self, result: Any) -> None:
-        self._supervisor.tell(result)
+        self._supervisor.tell_now(result)

@@ -157,14 +157,13 @@ class CallDispatcher:
         if call.activation.node.kind.sends:
             return  # a recorded call, which its handler makes itself
         if call.kind == "model":
-            with tracing(self._tracer.call(call.call_id, f"model {call.call_id}")):
-                self._worker(call.activation).tell(model_call(self._state, call))
+            trace = self._tracer.call(call.call_id, f"model {call.call_id}")
+            self._worker(call.activation).tell_now(model_call(self._state, call), trace)
             return
         message = tool_call(self._state, call)
         trace = self._tracer.call(call.call_id, f"tool {call.call_id} {message.attempt}")
         if call.activation.agent is not None:
-            with tracing(trace):
-                self._worker(call.activation).tell(message)
+            self._worker(call.activation).tell_now(message, trace)
             return
         target = self._targets.get(message.service)
         if target is None or not target.is_alive:

@@ -175,12 +175,14 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             for event in made:
                 sealed = store(event, batch.ts)
                 stored.append(sealed)
-                if sealed.size > _LARGE_BYTES and len(stored) < len(made):
+                is_large = sealed.blobs or len(sealed.text) > _LARGE_BYTES
+                if is_large and len(stored) < len(made):
                     return self._commit_slowly(batch, made[len(stored) :], stored, sender)
         except Exception as error:  # fails this run alone: the bus serves all others
             _tell_failure(batch, error, sender)
             return None
-        self._enter(batch, stored, sender)
+        # Stores that take batches unsealed know what to do about the first ones by their form.
+        self._enter(batch, stored if self._seals_late else unsealed.sealed_as(stored), sender)
         return None
 
     async def _commit_slowly(
@@ -224,12 +226,19 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         opened = self._open.get(workflow_id)
         if opened is not None:  # looked at when the batches before it are finished
             opened.append((done, batch, append, sender, began))
+            if done.done() and opened[0][0].done():  # lazy ones that went to the store with this one
+                self._finish_in_order(workflow_id)
             return
         self._open[workflow_id] = deque(((done, batch, append, sender, began),))
         self._finish_when_done(done, workflow_id)
 
     def _finish_when_done(self, done: asyncio.Future[None], workflow_id: str) -> None:
-        done.add_done_callback(lambda _: self._finish_in_order(workflow_id))
+        def finish(_: object) -> None:
+            batches = self._open.get(workflow_id)
+            if batches and batches[0][0] is done:  # else it was finished with a later one
+                self._finish_in_order(workflow_id)
+
+        done.add_done_callback(finish)
 
     def _finish_in_order(self, workflow_id: str) -> None:
         """Finish the batches of a run whose outcome is known, up to the first that is still open: what

@@ -161,12 +161,13 @@ def expected_tokens(request: ModelRequest) -> int:
 async def judge_reply(request: ModelRequest, reply: ModelReply) -> None:
     """Judge what a model answered: the arguments of its calls, or its final answer."""
     message = reply.message
-    schemas = {tool.name: tool.input_schema for tool in request.tools}
-    for call in message.tool_calls:
-        if call.name in schemas:
-            for value in answer_values(call.arguments):
-                await judge_aside(schemas[call.name], value)
-    if not message.tool_calls and request.output_schema is not None:
+    if message.tool_calls:
+        schemas = {tool.name: tool.input_schema for tool in request.tools}
+        for call in message.tool_calls:
+            if call.name in schemas:
+                for value in answer_values(call.arguments):
+                    await judge_aside(schemas[call.name], value)
+    elif request.output_schema is not None:
         for value in answer_values(message.content):
             await judge_aside(request.output_schema, value)
 

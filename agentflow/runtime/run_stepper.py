@@ -158,15 +158,16 @@ class RunStepper:
             self.recorded.replayer.align(self.state, now)
         return now
 
-    def advance(self, decisions: Decisions, decided_at: int | None = None) -> None:
+    def advance(self, decisions: Decisions, decided_at: int | None = None, *, in_turn: bool = False) -> None:
         """Apply what happened and what follows from it, and append it all as one batch. `decided_at` is the
-        time of the decisions, if it was just looked at."""
+        time of the decisions, if it was just looked at. After a batch that was sent `in_turn` the caller
+        looks for its receipt."""
         now = self.now() if decided_at is None else decided_at
         first = self.state.next_offset
         events: list[ev.RunEvent] = []
         self.record(decisions, events, now)
         self.decide(events, now)
-        self._append(first, events, now)
+        self._append(first, events, now, in_turn=in_turn)
 
     def complete_call(
         self, call_id: str, output: Any, duration_ms: int, usage: Usage | UnsetType = UNSET
@@ -174,10 +175,10 @@ class RunStepper:
         """Apply the result of a call, and append it with what follows from it as one batch."""
         outside = self.outside
         launch = self.launch
+        now, first = self.now(), self.state.next_offset
         if usage is UNSET and not (
             self.recorded or outside.found or outside.keeps_results or launch.queued or launch.trial
         ):
-            now, first = self.now(), self.state.next_offset
             events = None
             if self.suspending is None:
                 events = engine.complete_plain_call(
@@ -189,9 +190,11 @@ class RunStepper:
                 self.decided_at = now
                 self._append(first, events, now, in_turn=True)
                 return
-        now, draw = self.now(), self.clock.draw()
+        draw = self.clock.draw()
         self.advance(
-            engine.tool_completed(self.state, call_id, output, duration_ms, now=now, draw=draw, usage=usage)
+            engine.tool_completed(self.state, call_id, output, duration_ms, now=now, draw=draw, usage=usage),
+            now,
+            in_turn=True,
         )
 
     def _append(self, first: int, events: list[ev.RunEvent], now: int, *, in_turn: bool = False) -> None:
@@ -230,6 +233,14 @@ class RunStepper:
         state, outside = self.state, self.outside
         evolve, effect_of = engine.evolve, engine.effect_of
         replayer = None if self.recorded is None else self.recorded.replayer
+        if replayer is None and self.validation is None and not (outside.keeps_results or outside.found):
+            effects = self.effects
+            for data in decisions:
+                evolve(state, data, state.next_offset, now)
+                if data.__class__ in EFFECTFUL and (effect := effect_of(data)) is not None:
+                    effects.append(effect)
+            events += decisions
+            return
         for data in decisions:
             if data.__class__ is ev.ApprovalRequested:
                 outside.found.pop(data.activation, None)  # looked at again when it starts

@@ -475,7 +475,8 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         )
         new = [text for text in reply.warnings if text not in self._warned] if decisions else []
         self._warned.update(dict.fromkeys(new))
-        self._run.advance([*model_warnings(new), *decisions])
+        self._run.advance([*model_warnings(new), *decisions] if new else decisions, in_turn=True)
+        self._take_receipt()
 
     @on(ModelCallFailure)
     def model_failed(self, message: ModelCallFailure) -> None:
@@ -502,7 +503,11 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         run.complete_call(message.call_id, message.output, message.duration_ms, message.usage)
         if run.suspending is not None or self._state.cancel_requested is not None:
             self._stop.call_ended()
-        committed = run.outbox.take_receipt()
+        self._take_receipt()
+
+    def _take_receipt(self) -> None:
+        """Go on after a batch that was durable at once."""
+        committed = self._run.outbox.take_receipt()
         if committed is not None:
             self.committed(committed)
 

@@ -1,7 +1,7 @@
 """ToolActor: one for each service; executes its functions, a bounded number at once.
 
-An AgentActor asks, and cancels a call by ceasing to wait. A RunSupervisor tells, which spares each call two
-passes of the event loop, and cancels with CancelCall. Both ends of a told call watch each other: the caller
+An AgentActor asks, and cancels a call by ceasing to wait. A RunSupervisor tells, which spares each call a
+question and a future, and cancels with CancelCall. Both ends of a told call watch each other: the caller
 finds what an instance that failed has lost with CheckCalls, and the calls of a caller that was killed or
 restarted are cancelled here.
 """

@@ -118,6 +118,8 @@ class ScriptedModel:
         self.requests: list[ModelRequest] = []
         self._profile = profile or ModelProfile(input_price=0.0, output_price=0.0)
         self._lanes: list[_Lane] = []
+        self._counted: tuple[Message, ...] = ()
+        self._words = 0
         if callable(steps) or (steps := list(steps)):
             self.add(steps, when=when)
 
@@ -154,7 +156,7 @@ class ScriptedModel:
             for piece in _pieces(message.content):
                 on_delta("output", piece)
         usage = Usage(
-            input_tokens=await _count_words([m.content for m in request.messages]),
+            input_tokens=await self._count(request.messages),
             output_tokens=len(message.content.split())
             + sum(len(c.arguments.split()) for c in message.tool_calls),
             model_calls=1,
@@ -181,6 +183,15 @@ class ScriptedModel:
                 problems.append(f"{lane.describe()} was asked {lane.refused} times too often")
         if problems:
             raise AssertionError("; ".join(problems))
+
+    async def _count(self, messages: tuple[Message, ...]) -> int:
+        """Return how many words the messages have; those of the last request, which a conversation repeats,
+        are known."""
+        known = len(self._counted)
+        begin, words = (known, self._words) if messages[:known] == self._counted else (0, 0)
+        words += await _count_words([message.content for message in messages[begin:]])
+        self._counted, self._words = messages, words
+        return words
 
     def _next(self, request: ModelRequest) -> Step:
         for lane in self._lanes:

@@ -22,7 +22,7 @@ from agentflow.models import ModelError, ModelRequest
 from agentflow.testing import ScriptedModel
 from tests.faults.simulated.world import LifeLog, SimClock, World
 
-__all__ = ["HANG", "RUN", "SCENES", "After", "Stage", "failure", "scene"]
+__all__ = ["EARLIER", "HANG", "RUN", "SCENES", "After", "Stage", "failure", "scene"]
 
 RUN = "wf_golden"
 Life = Callable[[Runtime], Awaitable[object]]
@@ -34,6 +34,9 @@ class After(NamedTuple):
     seconds: float
     turn: Any
 
+
+EARLIER = 1e-7
+"""Seconds between two things of the same recorded time (µs): timers of one moment fire in no order."""
 
 HANG = After(1e9, None)
 """A turn that does not come while the scene lasts."""

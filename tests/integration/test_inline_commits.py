@@ -13,10 +13,22 @@ from typing import Any
 import pytest
 
 from agentflow import Runtime, Service, function
-from agentflow.definition.ir import EndNode, Node, StartNode, ToolNode, Workflow
+from agentflow.definition.ir import (
+    AgentNode,
+    AgentSpec,
+    EndNode,
+    FunctionRef,
+    ModelRef,
+    Node,
+    StartNode,
+    ToolNode,
+    Workflow,
+)
 from agentflow.events import group, pace
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.group import GroupCommit, Job
+from agentflow.models import ModelRequest
+from agentflow.testing import ScriptedModel, call
 
 STEPS = 40
 
@@ -194,3 +206,31 @@ async def test_the_first_event_of_a_run_costs_one_sync(kind: str, tmp_path: Path
         assert seen[0] == 1
         runtime.hub.publish = publish
         await run.result()
+
+
+@pytest.mark.parametrize(("name", "a_turn"), [("plain", 1), ("fetch", 2)])
+@pytest.mark.usefixtures("short", "patient")
+async def test_a_turn_of_an_agent_is_one_commit_and_one_more_for_a_call_with_effects(
+    name: str, a_turn: int, tmp_path: Path, commits: list[bool]
+):
+    def answer(request: ModelRequest) -> Any:
+        called = (len(request.messages) - 2) // 2
+        return call(f"desk__{name}", x=called) if called < STEPS else "done"
+
+    agent = AgentSpec(
+        name="a",
+        system_prompt="Count.",
+        model=ModelRef(provider="scripted", model="m"),
+        functions=(FunctionRef("desk", name),),
+        max_turns=STEPS + 1,
+        max_tool_calls=STEPS,
+    )
+    nodes = (StartNode(id="start", next="a"), AgentNode(id="a", agent=agent, next="end"))
+    graph = Workflow(name="loop", nodes=(*nodes, EndNode(id="end", index=1)))
+    async with opened(f"sqlite:{tmp_path / 'runs.db'}", models=[ScriptedModel(answer)]) as runtime:
+        await runtime.run(graph, "Go.")  # the thread measures the first commits
+        commits.clear()
+        result = await runtime.run(graph, "Go.")
+    assert result.output == "done"
+    assert len(commits) == a_turn * STEPS + 2  # and those of the beginning and the end
+    assert all(commits[1:])

@@ -31,6 +31,9 @@ class Bulk:
     def execute(self, db: sqlite3.Connection, values: Sequence[Any]) -> None:
         """Run it for all rows, in order; `values` are the columns of the rows one after another."""
         width, start, left = self._columns, 0, len(values) // self._columns
+        if left == 1:
+            db.execute(self._statements[-1][1], values)
+            return
         for size, statement in self._statements:
             while left >= size:
                 stop = start + size * width

@@ -25,6 +25,7 @@ from agentflow.events.packing import EarlierValues, pack
 from agentflow.events.references import names_in, parent_of
 from agentflow.events.rows import ENDED, FIRST_EPOCH, Append
 from agentflow.events.rules import refusal, state_after
+from agentflow.events.sealing import size_of
 from agentflow.events.sqlite.batches import BATCH_COLUMNS, batch_crc, encode_types
 from agentflow.events.sqlite.blocks import BLOCK_BATCHES, count_unindexed, index_batches
 from agentflow.events.sqlite.bulk import Bulk
@@ -62,6 +63,9 @@ _UPDATE_RUNS = Bulk(
     UPDATE run SET last_offset = new.last_offset, last_seq = new.last_seq, updated_at = new.updated_at,
         bytes = new.bytes
     FROM new WHERE run.id = new.id""",
+)
+_UPDATE_RUN = (  # the same for one; it takes half the time
+    "UPDATE run SET last_offset = ?2, last_seq = ?3, updated_at = ?4, bytes = ?5 WHERE id = ?1"
 )
 _UPDATE_STATE = (
     "UPDATE run SET state = ? WHERE id = ?"  # by itself: it stands in an index, and seldom changes
@@ -302,7 +306,7 @@ class SqliteStore:
         self._touched[workflow_id] = run
         if run.pending_bytes > _SHARED_ROW_BYTES or len(run.pending) + len(events) > _ROW_EVENTS:
             self._add_rows(run)
-        size = sum([event.size for event in events])
+        size = size_of(events)
         run.pending += events
         run.pending_bytes += size
         run.bytes += size
@@ -419,8 +423,12 @@ class SqliteStore:
         if self._touched:
             touched, unsealed = self._touched.values(), self._unsealed
             new = [v for r in touched for v in (r.id, r.last, r.last_seq, r.updated_at, r.bytes)]
-            _UPDATE_RUNS.execute(self._db, new)
-            self._db.executemany(_UPDATE_STATE, [(r.state, r.id) for r in touched if r.id in unsealed])
+            if len(touched) == 1:
+                self._db.execute(_UPDATE_RUN, new)
+            else:
+                _UPDATE_RUNS.execute(self._db, new)
+            if unsealed:
+                self._db.executemany(_UPDATE_STATE, [(r.state, r.id) for r in touched if r.id in unsealed])
             for workflow_id, run in self._touched.items():
                 if run.state in ENDED:
                     self._runs.pop(workflow_id, None)

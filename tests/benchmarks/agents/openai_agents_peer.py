@@ -21,16 +21,16 @@ class Counting(Model):
         self.calls = calls
 
     async def get_response(self, system_instructions: Any, input: Any, *args: Any, **more: Any) -> Any:
-        results = [i for i in input if isinstance(i, dict) and i.get("type") == "function_call_output"]
-        if len(results) < self.calls:
+        answered = len(input) // 2 if isinstance(input, list) else 0
+        if answered < self.calls:
             item: Any = ResponseFunctionToolCall(
                 type="function_call",
-                call_id=f"c{len(results)}",
+                call_id=f"c{answered}",
                 name="add",
-                arguments=f'{{"x": {len(results)}}}',
+                arguments=f'{{"x": {answered}}}',
             )
         else:
-            assert results[-1]["output"] == str(self.calls), results[-1]
+            assert input[-1]["output"] == str(self.calls), input[-1]
             text = ResponseOutputText(type="output_text", text="done", annotations=[])
             item = ResponseOutputMessage(
                 id="m", type="message", role="assistant", status="completed", content=[text]

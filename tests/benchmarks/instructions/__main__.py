@@ -31,6 +31,7 @@ SIZES = {
     "independent": (100, 1_000),
     "for_each": (100, 1_000),
     "agents": (100,),
+    "turns": (50, 500),
     "executors eager": (100,),
     "executors superstep": (100,),
     "engine tokens": (100, 1_000),

@@ -10,6 +10,7 @@ from agentflow.definition.ir import (
     AgentNode,
     AgentSpec,
     EndNode,
+    FunctionRef,
     ModelRef,
     Options,
     StartNode,
@@ -28,6 +29,7 @@ __all__ = [
     "for_each",
     "independent",
     "tokens",
+    "turns",
 ]
 
 MODEL = ModelRef(provider="scripted", model="m")
@@ -144,6 +146,21 @@ def agents(n: int) -> Work:
     return Work(_graph("agents", nodes, "n0"), {"x": 0}, {"x": n}, n)
 
 
+def turns(n: int) -> Work:
+    """Return one agent of n turns: the scripted model calls a function in each but the last."""
+    spec = AgentSpec(
+        name="a",
+        system_prompt="Count.",
+        model=MODEL,
+        functions=(FunctionRef("bench", "add"),),
+        max_turns=n,
+        max_tool_calls=n,
+        plain_result="object",
+    )
+    graph = _graph("turns", [AgentNode(id="n0", agent=spec, next="__end")], "n0")
+    return Work(graph, {"x": n - 1}, {"x": n - 1}, n)
+
+
 def _hop(number: int) -> Executor:
     @executor(id=f"n{number}")
     async def hop(message: dict, ctx: WorkflowContext[dict]) -> None:
@@ -173,6 +190,7 @@ SHAPES = {
     "independent": independent,
     "for_each": for_each,
     "agents": agents,
+    "turns": turns,
     "executors eager": partial(executors, policy="eager"),
     "executors superstep": partial(executors, policy="superstep"),
 }

@@ -14,7 +14,7 @@ import msgspec
 
 __all__ = ["CASES", "TOLERANCE", "read", "write"]
 
-CASES = ("chain 100", "executors eager 100", "executors superstep 100")
+CASES = ("chain 100", "turns 50", "executors eager 100", "executors superstep 100")
 """Cases that are compared in the tests: each takes valgrind 10 s."""
 TOLERANCE = 1.1
 """A step may cost so many times what was recorded."""

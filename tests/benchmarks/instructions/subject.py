@@ -13,13 +13,14 @@ import logging
 import sys
 import tracemalloc
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from actors.kernel import scheduler
 from agentflow import Runtime, Service
 from agentflow.models import ModelRequest
-from agentflow.testing import ScriptedModel
+from agentflow.testing import ScriptedModel, call
 from tests.benchmarks.instructions.counters import open_counter
 from tests.benchmarks.instructions.graphs import FUNCTIONS, SHAPES, Work
 from tests.golden.adapter import compile_graph, drive, summary
@@ -28,9 +29,14 @@ CPU_ROUNDS = 5
 VALGRIND_SLOWER = 50
 
 
-def answer(request: ModelRequest) -> dict[str, int]:
-    """Add one to the input."""
-    return {"x": msgspec.json.decode(request.messages[-1].content)["x"] + 1}
+def answer(request: ModelRequest) -> Any:
+    """Add one to the input; with a function, call it as often as the input says."""
+    if not request.tools:
+        return {"x": msgspec.json.decode(request.messages[-1].content)["x"] + 1}
+    called = (len(request.messages) - 2) // 2
+    if called < msgspec.json.decode(request.messages[1].content)["x"]:
+        return call("bench__add", x=called)
+    return {"x": called}
 
 
 def work_of(case: str) -> Work:

@@ -7,7 +7,7 @@ from typing import Any
 
 from agentflow import Runtime
 from tests.golden.scenes.support import call, document, play, rest, start, step
-from tests.golden.stage import HANG, RUN, After, Stage, failure, scene
+from tests.golden.stage import EARLIER, HANG, RUN, After, Stage, failure, scene
 
 
 def _two(on_exceeded: str) -> dict[str, Any]:
@@ -54,8 +54,9 @@ def budget_fail(stage: Stage) -> None:
 
 @scene("budget of the run: tokens and steps, parallel calls wait for room")
 def budget_run(stage: Stage) -> None:
-    for name in "abc":
-        stage.says(name, After(1, {"n": name}))
+    for place, name in enumerate("abc"):
+        stage.says(name, After(1 + place * EARLIER, {"n": name}))
+    stage.says("d", After(3 * EARLIER, {"said": "d"}))  # begun behind a, and over behind c
     steps = [step(name) for name in "abc"] + [step("d", depends_on=["a"]), step("e", depends_on=["d"])]
 
     async def resume(runtime: Runtime) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from agentflow import Runtime
 from tests.golden.scenes.support import call, document, play, rest, start, step
-from tests.golden.stage import HANG, RUN, After, Stage, scene
+from tests.golden.stage import EARLIER, HANG, RUN, After, Stage, scene
 
 
 async def _decide(runtime: Runtime, granted: bool, **more: Any) -> None:
@@ -166,7 +166,7 @@ def signal(stage: Stage) -> None:
 def approval_in_iterations(stage: Stage) -> None:
     for i in range(4):
         stage.says(f"each {i}", After(3, call("pay", x=i)), After(5, {"slot": i}))
-    stage.does("pay", After(1, {"paid": True}))
+    stage.does("pay", After(1 + EARLIER, {"paid": True}))  # ann, who needs a second too, comes first
     each = step(
         "each",
         for_each="${{ inputs.items }}",

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from actors import Actor, ActorSystem, current_trace, on, tracing
+from actors import Actor, ActorSystem, OneForOne, current_trace, on, tracing
 from actors.testing import run_until_idle
 from tests.unit.actors.kit import virtual
 
@@ -115,3 +115,123 @@ async def test_an_answer_that_waits_when_the_instance_ends_is_dropped():
         await client.terminated()
         await run_until_idle()
         assert heard == []
+
+
+class Pupil(Actor):
+    """Notes in `heard` what it is told and what a piped question is answered with."""
+
+    def __init__(self, service, heard, told=None):
+        self.service, self.heard, self.told = service, heard, told
+
+    @on(int)
+    def begin(self, number: int):
+        self.ctx.pipe(self.service.ask_soon(number, timeout=math.inf), self.answered)
+
+    def answered(self, number: int):
+        self.heard.append(number)
+        if self.told is not None:
+            self.told.tell_now(number)
+
+    @on(bytes)
+    def busy(self, _: bytes):
+        self.service.tell_now("open")
+        self.heard.append("done")
+
+
+class Deferring(Actor):
+    """Gives the answer to the last question when it is told a text, within the handler of that."""
+
+    @on(int)
+    def work(self, number: int):
+        self.number, self.reply = number, self.ctx.defer()
+
+    @on(str)
+    def open(self, _: str):
+        self.reply.set(self.number)
+
+
+class Listener(Actor):
+    def __init__(self, heard):
+        self.heard = heard
+
+    @on(int)
+    def hear(self, number: int):
+        self.heard.append((self.ctx.sender.name, number))
+
+
+@virtual
+async def test_an_idle_asker_has_the_answer_before_the_one_who_gives_it_goes_on():
+    async with ActorSystem() as system:
+        heard, service = [], await system.spawn(Deferring)
+        listener = await system.spawn(lambda: Listener(heard))
+        pupil = await system.spawn(lambda: Pupil(service, heard, listener), "pupil")
+        pupil.tell(7)
+        await run_until_idle()
+        service.tell_now("open")
+        assert heard == [7, ("pupil", 7)]  # and what it tells then has its own name
+
+
+@virtual
+async def test_an_asker_at_work_has_the_answer_after_its_message():
+    async with ActorSystem() as system:
+        heard, service = [], await system.spawn(Deferring)
+        pupil = await system.spawn(lambda: Pupil(service, heard))
+        pupil.tell(7)
+        await run_until_idle()
+        pupil.tell(b"")
+        await run_until_idle()
+        assert heard == ["done", 7]
+
+
+@virtual
+async def test_a_piped_answer_that_raises_fails_the_asker_and_not_the_one_who_gives_it():
+    async with ActorSystem(supervise=OneForOne(max_restarts=3, within=60)) as system:
+        heard, service = [], await system.spawn(Deferring)
+
+        class Failing(Pupil):
+            def answered(self, number: int):
+                raise RuntimeError("a bug")
+
+            async def on_restart(self, exc: BaseException):
+                self.heard.append(str(exc))
+
+        pupil = await system.spawn(lambda: Failing(service, heard))
+        pupil.tell(7)
+        await run_until_idle()
+        service.tell_now("open")
+        await run_until_idle()
+        assert heard == ["a bug"]
+        assert service.is_alive
+        assert pupil.is_alive
+
+
+@virtual
+async def test_a_place_is_free_before_the_answer_arrives():
+    """What the answer brings may be the next piece of work of the same limiter."""
+    async with ActorSystem() as system:
+        active, service = [], None
+
+        class Limited(Actor):
+            def on_start(self):
+                self.limiter = self.ctx.limiter(1)
+
+            @on(int)
+            def work(self, number: int):
+                active.append(self.limiter.active)
+
+                async def job():
+                    return number
+
+                self.limiter.submit(job, timeout=60.0)
+
+        service = await system.spawn(Limited)
+
+        class Repeating(Pupil):
+            def answered(self, number: int):
+                if number < 3:
+                    self.begin(number + 1)
+
+        pupil = await system.spawn(lambda: Repeating(service, []))
+        pupil.tell(1)
+        await run_until_idle()
+        assert active == [0, 0, 0]
