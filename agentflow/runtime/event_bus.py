@@ -206,9 +206,14 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             done = asyncio.get_running_loop().create_future()
             done.set_exception(StoreError(f"the store cannot take this: {error}"))
         workflow_id = batch.workflow_id
-        if done.done() and workflow_id not in self._open and not isinstance(done.exception(), CommitUnknown):
-            self._finish(done, batch, append, sender, began)
-            return
+        if done.done() and workflow_id not in self._open:
+            error = done.exception()
+            if error is None:
+                self._settle(done, batch, append, sender, began)
+                return
+            if not isinstance(error, CommitUnknown):
+                self._finish(done, batch, append, sender, began)
+                return
         self._last[workflow_id] = done
         self._open.setdefault(workflow_id, deque()).append((done, batch, append, sender, began))
         done.add_done_callback(lambda _: self._finish_in_order(workflow_id))
@@ -299,7 +304,8 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         began: float,
     ) -> None:
         """Publish a batch that is durable, then acknowledge it."""
-        self._forget(done, batch)
+        if self._last:
+            self._forget(done, batch)
         workflow_id, stored = batch.workflow_id, append.events
         self._hub.publish(workflow_id, stored)
         if sender is not None:
@@ -313,5 +319,5 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             self._observer(workflow_id, batch.ts, batch.events, time.perf_counter() - began)
 
     def _forget(self, done: asyncio.Future[None], batch: Commit) -> None:
-        if self._last and self._last.get(batch.workflow_id) is done:
+        if self._last.get(batch.workflow_id) is done:
             del self._last[batch.workflow_id]
