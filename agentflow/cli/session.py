@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agentflow.cli.errors import CommandError, Exit
 from agentflow.cli.options import ExportedRun
 from agentflow.errors import ConfigurationError, RunNotFound
+from agentflow.signal_handlers import SignalHandlers
 
 if TYPE_CHECKING:
     from agentflow.cli.target import Where
@@ -53,17 +54,14 @@ class Interrupts:
     def __init__(self) -> None:
         self._event = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._before: dict[signal.Signals, Any] = {}
+        self._handlers = SignalHandlers(_SIGNALS, self._interrupted)
 
     def __enter__(self) -> Interrupts:
-        # Not `loop.add_signal_handler`: a second interrupt must get through although the loop is busy.
-        for number in _SIGNALS:
-            self._before[number] = signal.signal(number, self._interrupted)
+        self._handlers.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+    def __exit__(self, *raised: object) -> None:
+        self._handlers.__exit__(*raised)
 
     async def guard(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of `work`; it is cancelled, and Interrupted raised, at the first interrupt."""

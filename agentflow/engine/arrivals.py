@@ -254,7 +254,7 @@ def enqueue(state: RunState, activation: Activation, place: NodeState, *, front:
         if node.kind.one_at_a_time and not is_due:
             state.mail.wait_turn(activation, place, front=front)
         elif front:
-            state.arrived.appendleft(activation)
+            state.arrived.insert(0, activation)
         else:
             state.arrived.append(activation)
         return
@@ -383,8 +383,9 @@ def limit_round(state: RunState, path: Path, held: Round) -> None:
 
 def _count_watched(path: Path) -> None:
     for node in path.graph.watching:
-        for source in node.join.watched_sources(path.graph, node):
-            path.node(node).sources[source] = 0
+        sources = dict.fromkeys(node.join.watched_sources(path.graph, node), 0)
+        if sources:
+            path.node(node).sources = sources
 
 
 def _watch(path: Path, node: Node, change: int) -> None:

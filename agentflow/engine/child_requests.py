@@ -115,7 +115,7 @@ def drop_routed(state: RunState, activation: Activation) -> None:
     """Forget the requests of an activation that ends; a response to one comes too late."""
     for request_id in [i for i, r in state.mail.routed.items() if r.activation is activation]:
         del state.mail.routed[request_id]
-        state.withdrawn.add(request_id)
+        state.withdrawn[request_id] = None
 
 
 def left_to_caller(state: RunState) -> Decisions:

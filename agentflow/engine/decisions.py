@@ -212,7 +212,7 @@ def _state_saved(state: RunState, activation: Activation, output: Any, now: int)
 def undelivered(activation: Activation, messages: Sequence[ev.SentMessage]) -> list[ev.MessageUndelivered]:
     """Return `message.undelivered` for each message that no edge delivered, or that came after its round."""
     moves: list[ev.MessageUndelivered] = []
-    late = _late_joins(activation) if activation.path.rounds else frozenset[str]()
+    late = _late_joins(activation) if activation.path.rounds else ()
     for message in messages:
         if not late and any(d.status in ("delivered", "buffered") for d in message.deliveries):
             continue

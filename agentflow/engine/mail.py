@@ -109,7 +109,7 @@ class Mail:
         """Activations whose handler is at work, by key."""
         self.routed: dict[str, OpenRequest] = {}
         """Requests of child runs that went along an edge as SubWorkflowRequest, and have no answer yet."""
-        self.answered: set[str] = set()
+        self.answered: dict[str, None] = {}
         """Requests of child runs that a response of a node answered."""
         self.queue: list[Queued] = []
         """What waits for the next superstep."""
@@ -123,7 +123,7 @@ class Mail:
         outside. Elements of a map follow one another on paths of their own: a long list is no long way."""
         self.outputs: dict[str, list[tuple[int, int, int, Output]]] = {}
         """By activation: what its latest attempt gave out, each with offset, superstep and visit."""
-        self.told: set[tuple[str, int]] = set()
+        self.told: dict[tuple[str, int], None] = {}
         """Messages of which the log says that they stay undelivered, as (activation, index)."""
         self.untold: dict[tuple[str, int], MessageUndelivered] = {}
         """Messages that no edge delivered, of which the log does not say so yet: it ends, or a fork begins,

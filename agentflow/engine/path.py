@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 __all__ = ["NodeState", "Path"]
 
 
+_NO_SOURCES: dict[str, int] = {}  # shared and never changed: few joins watch their sources
+
+
+_NOWHERE: frozenset[str] = frozenset()
+
+
 class NodeState:
     """A node of a graph on one path."""
 
@@ -71,7 +77,7 @@ class NodeState:
         """The latest activation around iterations."""
         self.awaited = len(node.dependencies)
         """Dependencies that are not settled."""
-        self.sources: dict[str, int] = {}
+        self.sources = _NO_SOURCES
         """For each watched source of its join, the live nodes that can reach it; absent once settled."""
         self.upstream_failed = False
         self.upstream_cancelled = False
@@ -156,11 +162,11 @@ class Path:
         self.ended = False
         self.stopped = False
         """True once a token came to an end that does not wait for the others, or the path is given up."""
-        self.stop_at: frozenset[str] = frozenset()
+        self.stop_at = _NOWHERE
         """The nodes at which a token leaves this child path: those behind its opener."""
         self.rounds: dict[int, Round] = {}
         """The buffers of the fan-ins, by the index of the fan-in."""
-        self.due: set[int] = set()
+        self.due: dict[int, None] = {}
         """Fan-ins that may be complete."""
         self.steps = 0
         """How many steps have begun on this path: windows of steps are counted by it."""

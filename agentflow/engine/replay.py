@@ -56,18 +56,30 @@ def base_of(events: Sequence[BaseEvent], cut: frozenset[str] = frozenset()) -> l
     cut) only what has come to its end, and no open question that its activation will ask again. An open
     question of a handler that has returned stays: nothing would ask it a second time."""
     unanswered = _open_requests(events) - asked_by_message(events)
-    over = {e.data.step_id for e in events if isinstance(e.data, _ENDS) and e.data.iteration is None}
-    ended = {e.data.activation for e in events if isinstance(e.data, _ENDS)}
-    begun = {e.data.activation: e.data.step_id for e in events if isinstance(e.data, ev.WorkflowStepStarted)}
+    whole = not cut and not unanswered
+    over: set[str] = set()
+    ended: set[str] = set()
+    begun: dict[str, str] = {}
+    for event in events:
+        data = event.data
+        if data.__class__ in _ENDS:
+            ended.add(data.activation)
+            if data.iteration is None:
+                over.add(data.step_id)
+        elif cut and data.__class__ is ev.WorkflowStepStarted:
+            begun[data.activation] = data.step_id
     kept: list[int] = []
     for index, event in enumerate(events):
         data = event.data
-        if isinstance(data, ev.WorkflowStarted) and data.edits is not UNSET:
+        if whole and data.__class__ not in _SPECIAL:
+            kept.append(index)
+            continue
+        if data.__class__ is ev.WorkflowStarted and data.edits is not UNSET:
             kept.append(index)  # the edits of a fork that is forked again
             continue
-        if isinstance(data, RUN_EVENTS) or _request(data) in unanswered:
+        if data.__class__ in _RUN_EVENTS or (unanswered and _request(data) in unanswered):
             continue
-        if isinstance(data, ev.WorkflowStepWaiting) and data.for_ == "child" and data.activation not in ended:
+        if data.__class__ is ev.WorkflowStepWaiting and data.for_ == "child" and data.activation not in ended:
             continue  # its child is begun or forked with the run, and says anew where it stands
         step = getattr(data, "step_id", None)
         if cut and isinstance(step, str):
@@ -79,17 +91,15 @@ def base_of(events: Sequence[BaseEvent], cut: frozenset[str] = frozenset()) -> l
 
 
 def _open_requests(events: Sequence[BaseEvent]) -> set[str]:
-    closed = {_request(e.data) for e in events if isinstance(e.data, _CLOSED)}
-    return {
-        e.data.request_id
-        for e in events
-        if isinstance(e.data, ev.ApprovalRequested | ev.InputRequested) and e.data.request_id not in closed
-    }
+    asked = {e.data.request_id for e in events if e.data.__class__ in _ASKED}
+    return asked - {_request(e.data) for e in events if e.data.__class__ in _CLOSED} if asked else asked
 
 
 def asked_by_message(events: Sequence[BaseEvent]) -> set[str]:
     """Return the open requests of activations that have ended: their answers are messages."""
     still_open = _open_requests(events)
+    if not still_open:
+        return still_open
     asked: dict[str, list[str]] = {}
     for event in events:
         if isinstance(event.data, ev.InputRequested) and event.data.request_id in still_open:
@@ -118,8 +128,11 @@ def _openers(activation: str) -> list[str]:
 
 
 _CHILD_PATH = re.compile(r"\.\d+/")
-_CLOSED = (ev.ApprovalGranted, ev.ApprovalDenied, ev.InputReceived, ev.InputCancelled)
-_ENDS = (ev.WorkflowStepCompleted, ev.WorkflowStepFailed, ev.WorkflowStepSkipped)
+_ASKED = frozenset({ev.ApprovalRequested, ev.InputRequested})
+_CLOSED = frozenset({ev.ApprovalGranted, ev.ApprovalDenied, ev.InputReceived, ev.InputCancelled})
+_ENDS = frozenset({ev.WorkflowStepCompleted, ev.WorkflowStepFailed, ev.WorkflowStepSkipped})
+_RUN_EVENTS = frozenset(RUN_EVENTS)
+_SPECIAL = _RUN_EVENTS | {ev.WorkflowStepWaiting}  # what a fork of the whole may leave out
 
 
 def _request(data: Any) -> str | None:

@@ -137,7 +137,7 @@ def count_live(path: Path, node: Node, change: int) -> None:
             if not found.buffers.get(source):
                 found.awaited -= 1
             found.charged[source] = 0  # the charge lapses with the source
-            path.due.add(index)
+            path.due[index] = None
         elif before == 0 and not found.buffers.get(source):
             found.awaited += 1
 

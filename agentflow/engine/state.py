@@ -104,10 +104,14 @@ class Timers(dict[str, int]):
     `moments` names those that are times of the wall clock and no distances: a step of it does not move them.
     """
 
+    __slots__ = ("_heap", "moments", "paused")
+
     def __init__(self) -> None:
         super().__init__()
         self._heap: list[tuple[int, str]] = []
-        self.moments: set[str] = set()
+        self.moments: dict[str, None] = {}
+        self.paused: dict[str, int] = {}
+        """What was left of the time limits when the run was paused (µs)."""
 
     def __setitem__(self, name: str, due: int) -> None:
         super().__setitem__(name, due)
@@ -129,14 +133,29 @@ class Timers(dict[str, int]):
             if name not in self.moments:
                 self[name] = due + step
 
-    def pause(self, names: list[str], now: int) -> dict[str, int]:
-        """Disarm these deadlines; return what was left of each."""
-        return {name: max(0, self.pop(name) - now) for name in names if name in self}
+    def disarm(self, name: str) -> None:
+        """Forget a deadline, also while the run is paused: its end must not arm it again."""
+        self.pop(name, None)
+        self.paused.pop(name, None)
 
-    def resume(self, paused: dict[str, int], now: int) -> None:
-        """Arm again what `pause` returned."""
-        for name, left in paused.items():
-            self[name] = now + left
+    def hold(self, names: list[str], now: int) -> dict[str, int]:
+        """Disarm these deadlines; return what is left of each, in microseconds."""
+        left = {name: max(0, self.pop(name) - now) for name in names if name in self}
+        return left | {name: self.paused.pop(name) for name in names if name in self.paused}
+
+    def release(self, left: dict[str, int], now: int) -> None:
+        """Arm again what `hold` returned."""
+        for name, rest in left.items():
+            self[name] = now + rest
+
+    def pause(self, names: list[str], now: int) -> None:
+        """Let these deadlines stand still until `resume`."""
+        self.paused |= self.hold(names, now)
+
+    def resume(self, now: int) -> None:
+        """Arm again what stands still."""
+        self.release(self.paused, now)
+        self.paused = {}
 
 
 class ReadyQueue:
@@ -258,7 +277,10 @@ def _has_slot(state: NodeState) -> bool:
 
 @dataclass(slots=True, eq=False, repr=False)
 class RunState:
-    """The fold of a run's log: what is known of it, in the order in which work passes."""
+    """The fold of a run's log: what is known of it, in the order in which work passes.
+
+    Sets that are mostly empty are the keys of a dict, which takes a third of an empty set.
+    """
 
     workflow_id: str
     graph: Graph
@@ -304,83 +326,81 @@ class RunState:
     root: Path = field(init=False)
     paths: dict[str, Path] = field(init=False)
     """The open paths, by key."""
-    activations: dict[str, Activation] = field(default_factory=dict[str, Activation], init=False)
+    activations: dict[str, Activation] = field(init=False)
     """All that are not terminal, by key."""
-    arrived: deque[Activation] = field(default_factory=deque[Activation], init=False)
+    arrived: list[Activation] = field(init=False)
     """To be decided at once: they need no slot, or must not start."""
-    awaiting_approval: dict[str, Activation] = field(default_factory=dict[str, Activation], init=False)
+    awaiting_approval: dict[str, Activation] = field(init=False)
     """Steps about which a person was asked before they start, by key."""
-    denied: dict[str, Activation] = field(default_factory=dict[str, Activation], init=False)
+    denied: dict[str, Activation] = field(init=False)
     """Of those that await an approval: it was denied, and the end of the step is to be decided."""
-    ready: ReadyQueue = field(default_factory=ReadyQueue, init=False)
+    ready: ReadyQueue = field(init=False)
     """Those that wait for a slot."""
-    open: dict[str, Activation] = field(default_factory=dict[str, Activation], init=False)
+    open: dict[str, Activation] = field(init=False)
     """Started and not ended."""
     max_parallel: int = field(init=False)
     """Slots of the run."""
     running: int = field(default=0, init=False)
     """Slots taken."""
-    returning: dict[str, Activation] = field(default_factory=dict[str, Activation], init=False)
+    returning: dict[str, Activation] = field(init=False)
     """Open ones that have waited and wait for a slot to go on, first come first served."""
-    changed: dict[str, Activation] = field(default_factory=dict[str, Activation], init=False)
+    changed: dict[str, Activation] = field(init=False)
     """Open ones whose next decision may be due."""
-    settled: dict[str, Activation] = field(default_factory=dict[str, Activation], init=False)
+    settled: dict[str, Activation] = field(init=False)
     """Open ones whose work is done: the end of the step is to be decided."""
-    held_steps: dict[str, list[Activation]] = field(default_factory=dict[str, list[Activation]], init=False)
+    held_steps: dict[str, list[Activation]] = field(init=False)
     """Failed steps about which a person decides, by step id: each visit that failed, the oldest first."""
 
     # What is under way outside.
-    calls: dict[str, OpenCall] = field(default_factory=dict[str, OpenCall], init=False)
+    calls: dict[str, OpenCall] = field(init=False)
     """The open calls of models and functions, by id."""
-    mail: Mail = field(default_factory=Mail, init=False)
+    mail: Mail = field(init=False)
     """Messages on their way, and the handlers that are at work."""
     has_mail: bool = field(init=False)
     """False if no message can wait: `decide` need not look."""
     shared: SharedState = field(init=False)
     """The shared state of page 002, with the writes that a barrier has yet to commit."""
-    memory: RunMemory = field(default_factory=RunMemory, init=False)
+    memory: RunMemory = field(init=False)
     """What kinds keep for the whole run: windows, caches, the times of rate gates."""
-    call_queue: dict[str, Activation] = field(default_factory=dict[str, Activation], init=False)
+    call_queue: dict[str, Activation] = field(init=False)
     """Agents whose next model call waits for room in a budget."""
-    requests: dict[str, OpenRequest] = field(default_factory=dict[str, OpenRequest], init=False)
+    requests: dict[str, OpenRequest] = field(init=False)
     """The open questions to people, by id."""
-    decided: dict[str, Any] = field(default_factory=dict[str, Any], init=False)
+    decided: dict[str, Any] = field(init=False)
     """How closed requests were answered: `granted`, `denied`, or a value."""
-    withdrawn: set[str] = field(default_factory=set[str], init=False)
+    withdrawn: dict[str, None] = field(init=False)
     """Requests that were closed without an answer."""
-    last_approval: dict[str, str] = field(default_factory=dict[str, str], init=False)
+    last_approval: dict[str, str] = field(init=False)
     """By step: its last approval that was decided."""
-    signals: dict[str, SignalReceived] = field(default_factory=dict[str, SignalReceived], init=False)
+    signals: dict[str, SignalReceived] = field(init=False)
     """All that came, by id."""
-    used_signals: set[str] = field(default_factory=set[str], init=False)
+    used_signals: dict[str, None] = field(init=False)
     """The signals that a step has taken, by id."""
-    awaited: dict[str, str] = field(default_factory=dict[str, str], init=False)
+    awaited: dict[str, str] = field(init=False)
     """By activation key: what it waits for outside, as `signal NAME` or `child WORKFLOW_ID`."""
-    timers: Timers = field(default_factory=Timers, init=False)
+    timers: Timers = field(init=False)
     """The deadlines that are armed."""
-    scheduled: dict[str, TimerScheduled] = field(default_factory=dict[str, TimerScheduled], init=False)
+    scheduled: dict[str, TimerScheduled] = field(init=False)
     """The timers that steps armed for themselves, by their name in `timers`."""
-    paused_timers: dict[str, int] = field(default_factory=dict[str, int], init=False)
-    """What was left of the time limits when the run was paused (µs)."""
 
     # Budgets, counts and ends.
-    budget: dict[str, Any] = field(default_factory=dict[str, Any], init=False)
+    budget: dict[str, Any] = field(init=False)
     """The limits of the run by name, as raised by resumes."""
-    step_budgets: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]], init=False)
+    step_budgets: dict[str, dict[str, Any]] = field(init=False)
     """The same of steps, by step."""
     usage: Usage = field(default=NO_USAGE, init=False)
     """Of the whole run."""
-    step_usage: dict[str, Usage] = field(default_factory=dict[str, Usage], init=False)
+    step_usage: dict[str, Usage] = field(init=False)
     """By step: of all its work; kept for steps with a budget."""
     has_failed: bool = field(default=False, init=False)
-    failed_steps: list[str] = field(default_factory=list[str], init=False)
+    failed_steps: list[str] = field(init=False)
     """Ids of the steps that failed, in the order of their failures; `skipped` likewise."""
     first_failure: tuple[str, ErrorInfo] | None = field(default=None, init=False)
     """Key and error of the activation that failed first; its node may succeed on a later message."""
-    skipped: list[str] = field(default_factory=list[str], init=False)
+    skipped: list[str] = field(init=False)
     steps_done: dict[str, int] = field(init=False)
     """How many steps ended, by their status."""
-    base: list[BaseEvent] = field(default_factory=list["BaseEvent"], init=False)
+    base: list[BaseEvent] = field(init=False)
     """What a fork begins with; put here by the component that folds the log."""
 
     def __post_init__(self) -> None:
@@ -395,6 +415,36 @@ class RunState:
         self.has_mail = graph.has_mail
         self.shared = SharedState(graph)
         self.steps_done = {"succeeded": 0, "failed": 0, "skipped": 0, "cancelled": 0}
+        # Not by factories: one that is written with its type, as `dict[str, int]`, costs three times as much.
+        self.activations = {}
+        self.arrived = []
+        self.awaiting_approval = {}
+        self.denied = {}
+        self.ready = ReadyQueue()
+        self.open = {}
+        self.returning = {}
+        self.changed = {}
+        self.settled = {}
+        self.held_steps = {}
+        self.calls = {}
+        self.mail = Mail()
+        self.memory = RunMemory()
+        self.call_queue = {}
+        self.requests = {}
+        self.decided = {}
+        self.withdrawn = {}
+        self.last_approval = {}
+        self.signals = {}
+        self.used_signals = {}
+        self.awaited = {}
+        self.timers = Timers()
+        self.scheduled = {}
+        self.budget = {}
+        self.step_budgets = {}
+        self.step_usage = {}
+        self.failed_steps = []
+        self.skipped = []
+        self.base = []
 
     def forget_iterations(self) -> None:
         """Let go of the iterations of a run that has ended, which know the activation around them: together

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple, cast
 
-__all__ = ["ABSENT", "Mismatch", "compare_paths", "compare_subset", "node_at", "value_at"]
+from agentflow.definition.paths import ABSENT, ValuePath
 
-
-class _Absent:
-    def __repr__(self) -> str:
-        return "absent"
-
-
-ABSENT = _Absent()
-"""In the place of a value that does not exist."""
+__all__ = ["Mismatch", "compare_paths", "compare_subset", "node_at"]
 
 
 class Mismatch(NamedTuple):
@@ -28,10 +22,12 @@ class Mismatch(NamedTuple):
     @property
     def reason(self) -> str:
         """Return the difference as a sentence."""
+        if self.actual is ABSENT and self.expected is ABSENT:
+            return f"{self.path} is absent in the result and in expected_output"
         if self.actual is ABSENT:
-            return f"{self.path} is absent"
+            return f"{self.path} is absent in the result, expected {_shown(self.expected)}"
         if self.expected is ABSENT:
-            return f"{self.path} was not expected"
+            return f"{self.path} is {_shown(self.actual)}, and absent in expected_output"
         return f"{self.path} is {_shown(self.actual)}, expected {_shown(self.expected)}"
 
 
@@ -82,44 +78,17 @@ def compare_subset(expected: Any, actual: Any) -> Mismatch | None:
     return None
 
 
-def compare_paths(expected: Any, actual: Any, paths: tuple[str, ...]) -> Mismatch | None:
+def compare_paths(expected: Any, actual: Any, paths: Iterable[ValuePath]) -> Mismatch | None:
     """Return the first path at which one side has no value, or both have different ones."""
     for path in paths:
-        wanted, given = value_at(expected, path), value_at(actual, path)
-        whole = "$" + (path if path.startswith(("[", ".")) else f".{path.removeprefix('$.')}")
+        wanted, given = path.read(expected), path.read(actual)
         if wanted is ABSENT or given is ABSENT:
-            return Mismatch(whole, wanted, given)
-        found = compare_subset(wanted, given) or compare_subset(given, wanted)
-        if found is not None:
-            return Mismatch(whole + found.path[1:], value_at(wanted, found.path), value_at(given, found.path))
+            return Mismatch(path.text, wanted, given)
+        if found := compare_subset(wanted, given):
+            return Mismatch(path.text + found.path[1:], found.expected, found.actual)
+        if found := compare_subset(given, wanted):
+            return Mismatch(path.text + found.path[1:], found.actual, found.expected)
     return None
-
-
-_SEGMENT = re.compile(r"\.?(?:([^.\[\]'\"]+)|\[(\d+)\]|\['([^']*)'\]|\[\"([^\"]*)\"\])")
-
-
-def value_at(value: Any, path: str) -> Any:
-    """Return the value at a path, or ABSENT: `a.b[0]['c']`; `.0` is `[0]`; a leading `$` is ignored."""
-    rest = path.strip().removeprefix("$")
-    place = 0
-    while place < len(rest):
-        match = _SEGMENT.match(rest, place)
-        if match is None:
-            return ABSENT
-        place = match.end()
-        name, index, single, double = match.groups()
-        key = single if single is not None else double if double is not None else name
-        if isinstance(value, dict) and index is None:
-            value = cast("dict[str, Any]", value).get(key, ABSENT)
-        elif isinstance(value, list) and (index is not None or (key is not None and key.isdigit())):
-            at = int(index if index is not None else key)
-            items = cast("list[Any]", value)
-            value = items[at] if at < len(items) else ABSENT
-        else:
-            return ABSENT
-        if value is ABSENT:
-            return ABSENT
-    return value
 
 
 def child(path: str, key: str) -> str:

@@ -13,9 +13,10 @@ import msgspec
 from msgspec import UNSET
 
 from agentflow.definition.loader import Definition, load_file
+from agentflow.definition.paths import ABSENT, parse_value_path
 from agentflow.errors import AgentflowError, InvalidOptions
 from agentflow.evals.evaluators import CustomEvalFailed, Evaluator, bind_handlers, evaluate, evaluate_case
-from agentflow.evals.judgement import ABSENT, Mismatch, compare_paths, compare_subset, node_at, value_at
+from agentflow.evals.judgement import Mismatch, compare_paths, compare_subset, node_at
 from agentflow.evals.report import CaseError, CaseResult, EvalReport, Evaluation, report_of
 from agentflow.evals.suite import Case, EvalError, EvalSuite, load_dataset, load_suite
 from agentflow.records.requests import RequestRecord
@@ -74,13 +75,9 @@ async def run_eval(
     loaded = load_suite(file)
     _check_options(loaded)
     definition = load_file(file.parent / loaded.workflow_path)
-    cases = load_dataset(file.parent / loaded.dataset_path)
-    if loaded.replay is not None:
-        for case in cases:
-            if case.recording is None:
-                message = f'case "{case.id}" has no recording, and the suite says replay: {loaded.replay}'
-                raise EvalError("invalid_dataset", message, hint="name the recorded run as `recording`")
     named = evaluators if isinstance(evaluators, Mapping) else {_name(e): e for e in evaluators}
+    is_judged = bool(loaded.custom_evals or named)
+    cases = load_dataset(file.parent / loaded.dataset_path, replay=loaded.replay, is_judged=is_judged)
     handlers = bind_handlers(loaded.custom_evals, file.parent)
     return await _Eval(loaded, definition, runs, handlers, dict(named), progress).run(cases)
 
@@ -119,6 +116,7 @@ class _Eval:
         self._handlers = handlers
         self._evaluators = evaluators
         self._progress = progress
+        self._paths = [parse_value_path(path) for path in suite.comparison.paths]
         self._stopped = False
 
     async def run(self, cases: list[Case]) -> EvalReport:
@@ -191,12 +189,11 @@ class _Eval:
     async def _begin(self, case: Case) -> str:
         options = self._suite.workflow_options
         labels = {"eval": self._suite.id, "case": case.id}
+        given = None if case.input is UNSET else case.input
         if self._suite.replay is not None:
-            handle = await self._runs.replay(case.recording, self._suite.replay, input=case.input)
+            handle = await self._runs.replay(case.recording, self._suite.replay, input=given)
         else:
-            handle = await self._runs.submit(
-                self._definition, case.input, options=options or None, labels=labels
-            )
+            handle = await self._runs.submit(self._definition, given, options=options or None, labels=labels)
         return handle.workflow_id
 
     async def _answered(self, run_id: str, case: Case) -> RunResult:
@@ -237,7 +234,7 @@ class _Eval:
             if comparison.mode == "exact":
                 mismatch = compare_subset(expected, actual)
             else:
-                mismatch = compare_paths(expected, actual, comparison.paths)
+                mismatch = compare_paths(expected, actual, self._paths)
             reason = None if mismatch is None else mismatch.reason
             path = None if mismatch is None else mismatch.path
             evaluations.append(
@@ -253,7 +250,7 @@ class _Eval:
         for name, evaluator in self._evaluators.items():
             given = {
                 "id": case.id,
-                "input": case.input,
+                "input": None if case.input is UNSET else case.input,
                 "expected": expected,
                 "actual": actual,
                 "custom": case.custom,
@@ -283,7 +280,7 @@ _WORDS = {
 def _part(value: Any, path: str | None, name: str, side: str) -> Any:
     if path is None:
         return value
-    found = value_at(value, path)
+    found = parse_value_path(path).read(value)
     if found is ABSENT:
         raise CustomEvalFailed(f"{name}: the {side} output has nothing at {path}")
     return found

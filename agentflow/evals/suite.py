@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,6 +11,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from agentflow.definition.diagnostics import Diagnostic
+from agentflow.definition.expressions import ExpressionError
+from agentflow.definition.paths import parse_value_path
 from agentflow.definition.report import Fatal, Report
 from agentflow.definition.source import Source, decode, read_file, read_node
 from agentflow.definition.source_tree import Positions, to_value
@@ -88,11 +90,12 @@ class EvalSuite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A record of the dataset. `responses`: what people answer, by the id of the node that asks.
 
-    `recording` is the id of the recorded run that a suite with `replay` runs the case from.
+    Without `expected_output` the evaluators alone judge. `recording` is the id of the recorded run that a
+    suite with `replay` runs the case from, on the recorded input if the case has none.
     """
 
     id: _Text
-    input: Any = None
+    input: Any | UnsetType = UNSET
     expected_output: Any | UnsetType = UNSET
     custom: dict[str, Any] = {}
     metadata: dict[str, Any] = {}
@@ -114,14 +117,18 @@ def load_suite(path: str | os.PathLike[str]) -> EvalSuite:
         raise EvalError("parse_suite_failed", _said(report)) from None
     if report.has_errors:
         raise EvalError("parse_suite_failed", _said(report))
+
+    def invalid(pointer: str, message: str, hint: str | None = None) -> EvalError:
+        line, column = Positions(root).at(pointer)
+        place = f"{file}:{line}:{column}" if line is not None else str(file)
+        return EvalError("invalid_suite", f"{place}: {message}", hint=hint)
+
     try:
         suite = msgspec.convert(to_value(root), EvalSuite)
     except msgspec.ValidationError as error:
         problem = explain(error, EvalSuite)
-        line, column = Positions(root).at(problem.pointer)
-        place = f"{file}:{line}:{column}: " if line is not None else f"{file}: "
-        raise EvalError("invalid_suite", place + problem.sentence("the suite"), hint=problem.hint) from None
-    _check(suite, file)
+        raise invalid(problem.pointer, problem.sentence("the suite"), problem.hint) from None
+    _check(suite, invalid)
     return suite
 
 
@@ -130,24 +137,46 @@ def _said(report: Report) -> str:
     return "\n".join(d.render() for d in found)
 
 
-def _check(suite: EvalSuite, file: Path) -> None:
-    def invalid(message: str, hint: str | None = None) -> EvalError:
-        return EvalError("invalid_suite", f"{file}: {message}", hint=hint)
+def _check(suite: EvalSuite, invalid: Callable[..., EvalError]) -> None:
+    comparison = suite.comparison
+    if comparison.mode == "paths" and not comparison.paths:
+        raise invalid("/comparison", 'comparison.mode is "paths", and comparison.paths has none')
+    if comparison.mode == "exact" and comparison.paths:
+        raise invalid("/comparison/paths", "comparison.paths has no effect", 'set comparison.mode to "paths"')
+    paths = {f"/comparison/paths/{i}": path for i, path in enumerate(comparison.paths)}
+    ids: set[str] = set()
+    for i, custom in enumerate(suite.custom_evals):
+        if custom.id in ids:
+            raise invalid(f"/custom_evals/{i}/id", f'custom_evals has the id "{custom.id}" twice')
+        if custom.id in ("exact", "paths"):
+            message = f'custom_evals: the id "{custom.id}" is that of a comparison'
+            raise invalid(f"/custom_evals/{i}/id", message)
+        ids.add(custom.id)
+        parts = {"actual_path": custom.actual_path, "expected_path": custom.expected_path}
+        paths |= {f"/custom_evals/{i}/{key}": path for key, path in parts.items() if path is not None}
+    for pointer, path in paths.items():
+        try:
+            parse_value_path(path)
+        except ExpressionError as error:
+            said = (
+                error.message
+                if error.code == "E_INVALID_PATH"
+                else f'"{path}" is not a path: {error.message}'
+            )
+            raise invalid(pointer, said, error.hint) from None
 
-    if suite.comparison.mode == "paths" and not suite.comparison.paths:
-        raise invalid('comparison.mode is "paths", and comparison.paths has none')
-    if suite.comparison.mode == "exact" and suite.comparison.paths:
-        raise invalid("comparison.paths has no effect", 'set comparison.mode to "paths"')
-    ids = [custom.id for custom in suite.custom_evals]
-    for i, id in enumerate(ids):
-        if id in ids[:i]:
-            raise invalid(f'custom_evals has the id "{id}" twice')
-        if id in ("exact", "paths"):
-            raise invalid(f'custom_evals: the id "{id}" is that of a comparison')
 
+def load_dataset(
+    path: str | os.PathLike[str],
+    *,
+    replay: Literal["Always", "Mixed"] | None = None,
+    is_judged: bool = True,
+) -> list[Case]:
+    """Read the records of a dataset in their order; blank lines are skipped.
 
-def load_dataset(path: str | os.PathLike[str]) -> list[Case]:
-    """Read the records of a dataset in their order; blank lines are skipped. Raises EvalError."""
+    Each states its input or, with `replay`, its recording, and unless evaluators judge (`is_judged`) its
+    expected output. Raises EvalError.
+    """
     file = Path(path)
     try:
         text = file.read_bytes()
@@ -159,9 +188,20 @@ def load_dataset(path: str | os.PathLike[str]) -> list[Case]:
         raise EvalError("invalid_dataset", f"{file}: the dataset has no records")
     lines: dict[str, int] = {}
     for line, case in cases:
+
+        def invalid(message: str, hint: str | None = None, line: int = line) -> EvalError:
+            return EvalError("invalid_dataset", f"{file}:{line}: {message}", line=line, hint=hint)
+
         if case.id in lines:
-            message = f'{file}:{line}: the id "{case.id}" is that of line {lines[case.id]} too'
-            raise EvalError("invalid_dataset", message, line=line)
+            raise invalid(f'the id "{case.id}" is that of line {lines[case.id]} too')
+        if replay is not None and case.recording is None:
+            message = f'case "{case.id}" has no recording, and the suite says replay: {replay}'
+            raise invalid(message, "name the recorded run as `recording`")
+        if replay is None and case.input is UNSET:
+            raise invalid(f'case "{case.id}" has no input', "state `input`, null if the workflow takes none")
+        if case.expected_output is UNSET and not is_judged:
+            message = f'case "{case.id}" has no expected_output, and no evaluator judges it'
+            raise invalid(message, "state expected_output, or custom_evals in the suite")
         lines[case.id] = line
     return [case for _, case in cases]
 

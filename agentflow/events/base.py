@@ -5,23 +5,36 @@ Holds no state of any store and does no I/O.
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
+from typing import cast
 
 import msgspec
 
-from agentflow.errors import Fenced, OffsetConflict, RunGone, RunNotFound
+from agentflow.errors import (
+    AgentflowError,
+    Fenced,
+    LogCorrupt,
+    OffsetConflict,
+    RunGone,
+    RunNotFound,
+    RunNotTerminal,
+)
 from agentflow.events.envelope import StoredEvent, id_of
 from agentflow.events.filters import TypeFilter
 from agentflow.events.listing import RunQuery
 from agentflow.events.owner import Owner
 from agentflow.events.rows import OPEN, Append, Claimed, LoggedEvent, Notice, Order, Page, RunRow
+from agentflow.events.tombstone import Tombstone
 
 __all__ = ["BaseLog", "EventQuery"]
 
 
 _PAGE_RUNS = 500
+_KEEPS_RUN = (LogCorrupt, RunGone, RunNotFound, RunNotTerminal)
+"""Why a run is not deleted, though others are."""
 
 
 class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +140,19 @@ class BaseLog(ABC):
             cursor = page.next_cursor
             if cursor is None:
                 return
+
+    @abstractmethod
+    async def delete(self, workflow_id: str, at: int) -> Tombstone:
+        """Implement `EventLog.delete`."""
+
+    async def delete_all(self, workflow_ids: Sequence[str], at: int) -> dict[str, Tombstone | AgentflowError]:
+        """Implement `EventLog.delete_all`: each by itself, committed together."""
+        runs = list(dict.fromkeys(workflow_ids))
+        found = await asyncio.gather(*(self.delete(run, at) for run in runs), return_exceptions=True)
+        for answer in found:
+            if isinstance(answer, BaseException) and not isinstance(answer, _KEEPS_RUN):
+                raise answer
+        return dict(zip(runs, cast("list[Tombstone | AgentflowError]", found), strict=True))
 
     @abstractmethod
     async def claim(self, workflow_id: str, owner: Owner) -> int:

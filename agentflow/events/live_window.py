@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from agentflow.events.catalogue import TERMINAL_TYPES
 from agentflow.events.envelope import StoredEvent
-from agentflow.events.pages import Pages
+from agentflow.events.pages import Pages, SharedPage
 
 __all__ = ["LiveWindow"]
 
@@ -23,6 +23,7 @@ class LiveWindow:
 
     __slots__ = (
         "_bytes",
+        "_newest",
         "_waiters",
         "_waking",
         "closed",
@@ -48,6 +49,7 @@ class LiveWindow:
         """Where subscribers behind the window read; they share what they read at one time."""
         self.subscribers = 0
         self._bytes = 0
+        self._newest: SharedPage | None = None  # what the last subscriber was given
         self._waiters: set[asyncio.Future[None]] = set()
         self._waking = False
 
@@ -60,7 +62,9 @@ class LiveWindow:
         """Return the window's events from offset `position` on, before `stop`; none if it lies outside."""
         if not self.start <= position < self.end:
             return []
-        batch = self.events[position - self.start :]
+        batch = self._newest
+        if batch is None or batch[0].offset != position:
+            batch = self._newest = SharedPage(self.events[position - self.start :])
         return batch if stop is None else batch[: stop - position]
 
     def is_past(self, position: int) -> bool:
@@ -70,6 +74,7 @@ class LiveWindow:
     def extend(self, events: Sequence[StoredEvent]) -> None:
         """Append newly committed events, without those that are known by their offset; wake subscribers."""
         first = events[0].offset
+        self._newest = None
         if not self.events or first > self.end:
             # The first events, or a gap because another process wrote: the log has what lies between.
             self.events.clear()

@@ -269,6 +269,11 @@ class Retention(Protocol):
         """
         ...
 
+    async def delete_all(self, workflow_ids: Sequence[str], at: int) -> dict[str, Tombstone | AgentflowError]:
+        """Take runs away as `delete` does, many in one commit; of each what is left of it, or why it stays:
+        LogCorrupt and what `delete` raises. Raises any other StoreError; some of them are gone then."""
+        ...
+
     async def sweep(self, before: int) -> Swept:
         """Give back the space of what was trimmed and deleted, and of blobs and definitions that no run names
         and that were put before `before` (µs): a younger one may be named by an event on its way."""

@@ -7,17 +7,31 @@ pages, and all of them would fall further behind.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import Any
 
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.log import EventLog
 
-__all__ = ["Pages"]
+__all__ = ["Pages", "SharedPage"]
 
-_EVENTS = 256
+_EVENTS = 512
 _KEPT = 8
 _KEPT_BYTES = 1 << 20
+
+
+class SharedPage(list[StoredEvent]):
+    """Events that several readers get: what one of them makes of all of them, the others find in `made`. It
+    must not be changed."""
+
+    __slots__ = ("made", "size")
+
+    def __init__(self, events: Iterable[StoredEvent] = ()) -> None:
+        super().__init__(events)
+        self.made: dict[str, Any] = {}
+        self.size = sum([event.size for event in self])
+        """Bytes of the events."""
 
 
 class Pages:
@@ -26,9 +40,8 @@ class Pages:
     def __init__(self, log: EventLog, workflow_id: str) -> None:
         self._log = log
         self._workflow_id = workflow_id
-        self._kept: dict[int, list[StoredEvent]] = {}
-        self._sizes: dict[int, int] = {}
-        self._reading: dict[int, asyncio.Task[list[StoredEvent]]] = {}
+        self._kept: dict[int, SharedPage] = {}
+        self._reading: dict[int, asyncio.Task[SharedPage]] = {}
 
     async def read(self, position: int, stop: int | None) -> Sequence[StoredEvent]:
         """Return the events from `position` on, before `stop`, up to the end of a page; none at the end of
@@ -41,30 +54,31 @@ class Pages:
                 self._reading[position] = reading
                 reading.add_done_callback(partial(self._over, position))
             page = await asyncio.shield(reading)
-        return page if stop is None else page[: stop - position]
+        return page if stop is None or stop - position >= len(page) else page[: stop - position]
 
-    async def _read(self, position: int) -> list[StoredEvent]:
+    async def _read(self, position: int) -> SharedPage:
         # To a boundary, so that readers that began at different places share pages.
         try:
-            page = await self._log.read(self._workflow_id, position, _EVENTS - position % _EVENTS)
+            limit = _EVENTS - position % _EVENTS
+            page = SharedPage(await self._log.read(self._workflow_id, position, limit))
         finally:
             self._reading.pop(position, None)  # at once: what was read is what the log had then
         if page and (page[-1].offset + 1) % _EVENTS == 0:  # one that is not full may grow
             self._keep(position, page)
         return page
 
-    def _over(self, position: int, reading: asyncio.Task[list[StoredEvent]]) -> None:
+    def _over(self, position: int, reading: asyncio.Task[SharedPage]) -> None:
         if self._reading.get(position) is reading:  # cancelled before it began
             del self._reading[position]
         if not reading.cancelled():
             reading.exception()  # retrieved, because all waiters may have been cancelled
 
-    def _keep(self, position: int, page: list[StoredEvent]) -> None:
+    def _keep(self, position: int, page: SharedPage) -> None:
         self._kept[position] = page
-        self._sizes[position] = sum(event.size for event in page)
-        while len(self._kept) > _KEPT or (sum(self._sizes.values()) > _KEPT_BYTES and len(self._kept) > 1):
-            oldest = next(iter(self._kept))
-            del self._kept[oldest], self._sizes[oldest]
+        while len(self._kept) > _KEPT or (
+            sum(kept.size for kept in self._kept.values()) > _KEPT_BYTES and len(self._kept) > 1
+        ):
+            del self._kept[next(iter(self._kept))]
 
     def close(self) -> None:
         """Give up what is being read."""

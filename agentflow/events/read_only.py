@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from agentflow.errors import AgentflowError
@@ -68,6 +69,10 @@ class ReadOnlyWrites:
         self._refuse()
 
     async def delete(self, workflow_id: str, at: int) -> Tombstone:
+        """Refuse."""
+        self._refuse()
+
+    async def delete_all(self, workflow_ids: Sequence[str], at: int) -> dict[str, Tombstone | AgentflowError]:
         """Refuse."""
         self._refuse()
 

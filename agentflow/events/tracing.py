@@ -270,11 +270,11 @@ def outgoing_headers() -> dict[str, str]:
 class _Span:
     """A span that an event opens. Its id is hashed when it is first asked for: most are never looked at."""
 
-    __slots__ = ("_hash", "_id", "_key", "_parent", "_trace_id")
+    __slots__ = ("_id", "_key", "_parent", "_trace_id", "_workflow_id")
 
-    def __init__(self, trace_id: str, hash: Any, key: str, parent: _Span | None) -> None:
+    def __init__(self, trace_id: str, workflow_id: str, key: str, parent: _Span | None) -> None:
         self._trace_id = trace_id
-        self._hash = hash
+        self._workflow_id = workflow_id
         self._key = key
         self._parent = parent
         self._id: str | None = None
@@ -284,9 +284,7 @@ class _Span:
         """16 hex digits."""
         found = self._id
         if found is None:
-            digest = self._hash.copy()
-            digest.update(self._key.encode())
-            found = self._id = digest.hexdigest()
+            found = self._id = span_id_of(self._workflow_id, self._key)
         return found
 
     def trace(self) -> Trace:
@@ -336,7 +334,6 @@ class RunTracer:
         "_batches",
         "_behind",
         "_calls",
-        "_hash",
         "_root",
         "_steps",
         "_superstep",
@@ -355,9 +352,7 @@ class RunTracer:
         """Span of the submitter of the run, if it named one."""
         self.tracestate: str | None = None
         self.baggage: str | None = None
-        # `span_id_of`, with the part of it that is the same for the whole run done once.
-        self._hash = blake2b(f"{workflow_id}\x1f".encode(), digest_size=8)
-        self._root: _Span = _Given(self.trace_id, span_id_of(workflow_id, "run"), None)
+        self._root = _Span(self.trace_id, workflow_id, "run", None)
         self._superstep: tuple[int, _Span] | None = None
         self._steps: dict[str, _Span] = {}  # by unit: an activation, or an iteration of it
         self._agents: dict[str, _Span] = {}  # by unit
@@ -466,7 +461,7 @@ class RunTracer:
         return self._open(key, self._span_around(data)).trace()
 
     def _open(self, key: str, parent: _Span) -> _Span:
-        return _Span(self.trace_id, self._hash, key, parent)
+        return _Span(self.trace_id, self.workflow_id, key, parent)
 
     def _run_started(self, data: ev.WorkflowStarted) -> _Span:
         given = traceparent_of(data.options)
@@ -474,8 +469,7 @@ class RunTracer:
         if given is not None:
             self.trace_id, self.parent = given.trace_id, given
             self.tracestate = data.options.get("tracestate")
-        parent = None if given is None else given.span_id
-        self._root = _Given(self.trace_id, self._root.id, parent)
+            self._root = _Given(self.trace_id, self._root.id, given.span_id)
         return self._root
 
     def _superstep_started(self, data: ev.SuperstepStarted) -> _Span:

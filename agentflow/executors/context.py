@@ -7,7 +7,7 @@ to be in the log at once (outputs, events, recorded calls) goes through a Port, 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Never, Protocol, Union
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Never, Protocol, Union, cast
 
 import msgspec
 from msgspec import UNSET
@@ -22,7 +22,7 @@ from agentflow.errors import (
 )
 from agentflow.executors.annotations import name_of, shown, tags_of_annotation
 from agentflow.executors.model_answers import ModelAnswer
-from agentflow.executors.payloads import Encoded, Payloads, convert, schema_of, tags_of
+from agentflow.executors.payloads import Encoded, Payloads, convert, has_empty_list, schema_of, tags_of
 from agentflow.units import seconds_of
 
 if TYPE_CHECKING:
@@ -221,8 +221,9 @@ class WorkflowContext(Generic[Out, WOut]):
         await self._around.port.output(self._encoded(data, self._handler.yields))
 
     def _encoded(self, data: Any, declared: tuple[Any, ...]) -> Encoded:
-        is_empty = isinstance(data, list) and not data  # only then the declared type says what it is of
-        return self._payloads.encode(data, _union(declared) if is_empty else Any)
+        if type(data) is list and has_empty_list(cast("list[Any]", data)):
+            return self._payloads.encode(data, _union(declared))  # it does not say itself what it is of
+        return self._payloads.encode(data)
 
     async def add_event(self, name: str, data: Any = None) -> None:
         """Write the event `custom.<name>`; it is in the log on return. Raises MessageNotEncodable."""

@@ -14,16 +14,16 @@ import decimal
 import enum
 import marshal
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET
 
 from agentflow.definition.json_values import json_problems
 from agentflow.errors import MessageNotEncodable
-from agentflow.executors.annotations import classes_in, mixed_lists, rank, tags_of_annotation
+from agentflow.executors.annotations import classes_in, members_of, mixed_lists, rank, tags_of_annotation
 from agentflow.lazy import LazySequence
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "Payloads",
     "TypeTagClash",
     "convert",
+    "has_empty_list",
     "is_encodable",
     "register_type",
     "schema_of",
@@ -228,14 +229,15 @@ class Payloads:
     # -- values to JSON --------------------------------------------------------------------------
 
     def encode(self, value: Any, declared: Any = Any) -> Encoded:
-        """Return the payload of a value that is sent. `declared` gives an empty list its tag.
+        """Return the payload of a value that is sent. `declared` gives a list its tag that is empty, or in
+        which one is.
 
         Raises MessageNotEncodable.
         """
         tag, bases = tags_of(value)
         if _class_of(value) is list:
-            if not value and (lists := _lists_of(declared)):
-                tag, bases = lists[0], (*lists[1:], *bases, "list")
+            if has_empty_list(value) and (lists := _lists_of(declared, value)):
+                tag, bases = lists[0], (*lists[1:], tag, *bases)
             fits = [name for name, kind in self._mixed.items() if rank(kind, value) is not None]
             bases = (*bases, *(name for name in fits if name not in (tag, *bases)))
         if (copied := _copied(value)) is not UNSET:
@@ -482,8 +484,23 @@ def _below(kind: type) -> Iterable[type]:
     return seen
 
 
-def _lists_of(annotation: Any) -> list[str]:
-    return [tag for tag in tags_of_annotation(annotation) if tag.startswith("list[") and tag != "list[Any]"]
+def has_empty_list(items: list[Any]) -> bool:
+    """Return whether a list does not say of which type it is: it is empty, or a list in it is."""
+    if list not in set(map(type, items)):
+        return not items
+    return any(has_empty_list(cast("list[Any]", item)) for item in items if type(item) is list)
+
+
+def _lists_of(annotation: Any, value: list[Any]) -> list[str]:
+    """Return the tags of the lists of an annotation that a value fits."""
+    kinds = [
+        list[element]
+        for member in members_of(annotation)
+        if get_origin(member) in (list, Sequence)
+        for element in members_of(get_args(member)[0])
+    ]
+    tags = [tag for kind in kinds if rank(kind, value) is not None for tag in tags_of_annotation(kind)]
+    return [tag for tag in dict.fromkeys(tags) if tag != "list[Any]"]
 
 
 def schema_of(annotation: Any) -> Mapping[str, Any] | bool:

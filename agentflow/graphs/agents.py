@@ -120,7 +120,15 @@ def slug(name: str) -> str:
     return found if found[:1].isalpha() else f"n_{found}".rstrip("_")
 
 
-def _function(tool: str, agent: str) -> FunctionRef:
+def _function(tool: Any, agent: str) -> FunctionRef:
+    if not isinstance(tool, str):
+        shown = getattr(tool, "__name__", None) or type(tool).__name__
+        raise ConfigurationError(
+            f'a tool of agent "{agent}" must be text as service.function, not {shown}',
+            hint=f'give Runtime(services=[Service.of("own", {shown})]) and name it as "own.{shown}"'
+            if callable(tool)
+            else None,
+        )
     service, dot, function = tool.partition(".")
     if not dot or not service or not function:
         raise ConfigurationError(f'tool "{tool}" of agent "{agent}" is not service.function')

@@ -57,14 +57,18 @@ async def fork_at(
     """Begin a run that goes on from a checkpoint. Raises as `Workflow.run_from_checkpoint`."""
     runtime = await workflow.runtime()
     source_id, offset = await found_checkpoint(runtime.log, id)
-    source = await workflow.attach(source_id)
-    await source.check_signature()
-    state = await runtime.fold(source_id, at=offset)
+    source = await runtime.fork_source(source_id, offset, folded=edits is not None or bool(responses))
+    if source.begin.ir_hash != workflow.definition.ir_hash:
+        await (await workflow.attach(source_id)).check_signature()
+    state = source.state
+    if state is None:
+        handle = await runtime.fork_graph(source, workflow.definition, as_id=workflow_id)
+        return GraphRun(workflow, runtime, handle)
     encoder = _Encoder(workflow, state)
     given = encoder.edits(edits) if edits is not None else {}
     answers = encoder.answers(responses or {})
     handle = await runtime.fork_graph(
-        state,
+        source,
         workflow.definition,
         as_id=workflow_id,
         edits=given,

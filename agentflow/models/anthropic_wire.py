@@ -12,7 +12,7 @@ import msgspec
 
 from agentflow.definition.conversation import Message, ToolSchema, Usage
 from agentflow.models.base import ModelRequest
-from agentflow.models.event_json import object_of, token_count
+from agentflow.models.event_json import TokenCount, object_of, token_count
 from agentflow.models.function_names import FunctionNames
 from agentflow.models.output_schemas import plain_schema
 from agentflow.models.parameters import take_output_limit
@@ -55,20 +55,19 @@ PARAMETERS: Final = (
 _OUTPUT_LIMITS: Final = ("max_tokens", "max_completion_tokens")
 _LEAST_THINKING: Final = 1_024
 _EPHEMERAL: Final = {"type": "ephemeral"}
-_Count = int | float | None
 
 
 class _OutputDetails(msgspec.Struct):
-    thinking_tokens: _Count = None
+    thinking_tokens: TokenCount = None
 
 
 class WireUsage(msgspec.Struct):
     """Token counts; `input_tokens` are those that were neither read from the cache nor written to it."""
 
-    input_tokens: _Count = None
-    output_tokens: _Count = None
-    cache_creation_input_tokens: _Count = None
-    cache_read_input_tokens: _Count = None
+    input_tokens: TokenCount = None
+    output_tokens: TokenCount = None
+    cache_creation_input_tokens: TokenCount = None
+    cache_read_input_tokens: TokenCount = None
     output_tokens_details: _OutputDetails | None = None
 
 

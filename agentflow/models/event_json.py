@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final, TypeVar, cast
+from typing import Annotated, Any, Final, TypeVar, cast
 
 import msgspec
+from msgspec import Meta
 
-__all__ = ["decode_event", "object_of", "token_count"]
+__all__ = ["TokenCount", "decode_event", "object_of", "token_count"]
 
 T = TypeVar("T")
 
@@ -40,6 +41,12 @@ def object_of(value: object) -> dict[str, Any]:
     return dict(cast("dict[str, Any]", value)) if isinstance(value, dict) else {}
 
 
-def token_count(value: int | float | None) -> int:
+TokenCount = int | float | Annotated[str, Meta(pattern=r"\A[0-9]{1,15}\Z")] | None
+"""A count of tokens as servers write it; some gateways write whole numbers as text."""
+
+
+def token_count(value: TokenCount) -> int:
     """Return a count as a whole number; 0 for a value that is none."""
+    if isinstance(value, str):
+        value = int(value)
     return int(value) if value is not None and 0 <= value <= _MAX_COUNT else 0

@@ -12,7 +12,7 @@ import msgspec
 
 from agentflow.definition.conversation import Message, ToolSchema, Usage
 from agentflow.models.base import ModelRequest
-from agentflow.models.event_json import token_count
+from agentflow.models.event_json import TokenCount, token_count
 from agentflow.models.function_names import FunctionNames
 from agentflow.models.output_schemas import plain_schema
 from agentflow.models.parameters import take_output_limit
@@ -37,7 +37,6 @@ _GENERATION: Final = {
 _OUTPUT_LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 PARAMETERS: Final = (*_GENERATION, *_OUTPUT_LIMITS, "reasoning_effort", "safety_settings", "tool_choice")
 _MODES: Final = {"auto": "AUTO", "required": "ANY", "any": "ANY", "none": "NONE"}
-_Count = int | float | None
 
 
 class FunctionCall(msgspec.Struct):
@@ -74,11 +73,11 @@ class Candidate(msgspec.Struct, rename="camel"):
 class WireUsage(msgspec.Struct, rename="camel"):
     """Token counts; thoughts are not counted among the candidates."""
 
-    prompt_token_count: _Count = None
-    tool_use_prompt_token_count: _Count = None
-    candidates_token_count: _Count = None
-    thoughts_token_count: _Count = None
-    cached_content_token_count: _Count = None
+    prompt_token_count: TokenCount = None
+    tool_use_prompt_token_count: TokenCount = None
+    candidates_token_count: TokenCount = None
+    thoughts_token_count: TokenCount = None
+    cached_content_token_count: TokenCount = None
 
 
 class PromptFeedback(msgspec.Struct, rename="camel"):

@@ -12,7 +12,7 @@ import msgspec
 
 from agentflow.definition.conversation import MediaPart, Message, ToolSchema, Usage
 from agentflow.models.base import ModelRequest
-from agentflow.models.event_json import decode_event, token_count
+from agentflow.models.event_json import TokenCount, decode_event, token_count
 from agentflow.models.function_names import FunctionNames
 from agentflow.models.output_schemas import plain_schema, strict_schema
 from agentflow.models.tool_choice import PARAMETER, chosen_function, tool_choice
@@ -32,26 +32,25 @@ __all__ = [
 
 FORMAT: Final = "openai"
 
-_Count = int | float | None
 """Some servers write counts and indices as floats."""
 
 
 class _Details(msgspec.Struct):
-    cached_tokens: _Count = None
-    cache_write_tokens: _Count = None
-    reasoning_tokens: _Count = None
+    cached_tokens: TokenCount = None
+    cache_write_tokens: TokenCount = None
+    reasoning_tokens: TokenCount = None
 
 
 class WireUsage(msgspec.Struct):
     """Token counts as the provider writes them."""
 
-    prompt_tokens: _Count = None
-    completion_tokens: _Count = None
+    prompt_tokens: TokenCount = None
+    completion_tokens: TokenCount = None
     prompt_tokens_details: _Details | None = None
     completion_tokens_details: _Details | None = None
-    total_tokens: _Count = None
-    prompt_cache_hit_tokens: _Count = None
-    cached_tokens: _Count = None
+    total_tokens: TokenCount = None
+    prompt_cache_hit_tokens: TokenCount = None
+    cached_tokens: TokenCount = None
 
 
 class WireFunction(msgspec.Struct):

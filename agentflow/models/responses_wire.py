@@ -12,7 +12,7 @@ import msgspec
 
 from agentflow.definition.conversation import Message, ToolSchema, Usage
 from agentflow.models.base import ModelRequest
-from agentflow.models.event_json import object_of, token_count
+from agentflow.models.event_json import TokenCount, object_of, token_count
 from agentflow.models.function_names import FunctionNames
 from agentflow.models.openai_wire import data_url
 from agentflow.models.output_schemas import plain_schema, strict_schema
@@ -57,23 +57,22 @@ PARAMETERS: Final = (
 )
 OUTPUT_LIMITS: Final = ("max_output_tokens", "max_completion_tokens", "max_tokens")
 _ENCRYPTED: Final = "reasoning.encrypted_content"
-_Count = int | float | None
 
 
 class _InputDetails(msgspec.Struct):
-    cached_tokens: _Count = None
-    cache_write_tokens: _Count = None
+    cached_tokens: TokenCount = None
+    cache_write_tokens: TokenCount = None
 
 
 class _OutputDetails(msgspec.Struct):
-    reasoning_tokens: _Count = None
+    reasoning_tokens: TokenCount = None
 
 
 class WireUsage(msgspec.Struct):
     """Token counts as the provider writes them."""
 
-    input_tokens: _Count = None
-    output_tokens: _Count = None
+    input_tokens: TokenCount = None
+    output_tokens: TokenCount = None
     input_tokens_details: _InputDetails | None = None
     output_tokens_details: _OutputDetails | None = None
 

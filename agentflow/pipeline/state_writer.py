@@ -76,19 +76,20 @@ class StateWriters:
         runtime = self._runtime
         if launch.first_events:
             with suppress(Exception):  # a run that did not begin has no states
-                await asyncio.shield(launch.accepted)
-            if launch.accepted.cancelled() or launch.accepted.exception() is not None:
+                await launch.accepted.wait()
+            if launch.accepted.exception() is not None:
                 return
         # Of a run that another process worked on, its present state is written once.
         last = -1 if launch.first_events else (await runtime.log.run(run_id)).last_offset
         begin = self._written.get(run_id, last - 1)
         projection = await runtime.new_projection(run_id)
         writer: _Writer | None = None
+        ended = launch.ended.settled()
         async with aclosing(runtime.events(run_id)) as stream:
             offset = -1
             while True:
                 coming = asyncio.ensure_future(anext(stream, None))
-                await asyncio.wait({coming, launch.ended}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({coming, ended}, return_when=asyncio.FIRST_COMPLETED)
                 if not coming.done() and offset >= (await runtime.log.run(run_id)).last_offset:
                     coming.cancel()
                     with suppress(asyncio.CancelledError):

@@ -30,9 +30,10 @@ class Clocks:
         self.due[key] = ts + round(seconds * 1e6)
 
     def stop(self, *keys: str) -> None:
-        """Remove these timers."""
+        """Remove these timers, also those that a pause has stopped."""
         for key in keys:
             self.due.pop(key, None)
+            self.paused.pop(key, None)
 
     def hold(self, keys: Collection[str], ts: int) -> dict[str, int]:
         """Stop these timers and return what is left of each, also of those that a pause has stopped."""

@@ -19,7 +19,7 @@ from agentflow.records.requests import RequestRecord
 from agentflow.records.run_events import LoggedData
 from agentflow.records.runs import RunResult
 
-__all__ = ["Decode", "PendingRequest", "gives_outputs", "graph_result", "plain"]
+__all__ = ["BASE_TYPES", "Decode", "PendingRequest", "gives_outputs", "graph_result", "plain"]
 
 Decode = Callable[[str, Any], Any]
 """Returns the value of a payload, by its type tag."""
@@ -95,6 +95,8 @@ def graph_result(
 
 
 _ASK = ("input.requested", "approval.requested")
+BASE_TYPES = FOLDED_TYPES.union(_ASK)
+"""Types of the events of `base` that `graph_result` reads; others may be left out."""
 
 
 def _pending(request: RequestRecord, asked: dict[str, Any], unpack: Callable[[Any], Any]) -> RequestRecord:

@@ -49,48 +49,9 @@ class ActorPools:
 
     def directory(self, bound: Bound, models: Models) -> Directory:
         """Return the actors that a run's calls go to."""
-        models = bound.own_models or models
-        providers: dict[str, ModelProvider] = {}
-        services = dict(bound.services)
+        return _RunDirectory(self, bound, bound.own_models or models)
 
-        def know(found: Bound) -> None:
-            merge_services(services, found.services)
-            refs = (ref for step in found.steps.values() for ref in step.models)
-            providers.update((ref.provider, models.provider(ref)) for ref in refs)
-
-        for found in (bound, *bound.graphs):
-            know(found)
-
-        async def resolve(name: str | None) -> tuple[ModelRef, ModelTerms]:
-            from agentflow.runtime.adapters import import_adapters
-            from agentflow.runtime.bound_infos import terms_of
-
-            await import_adapters(models, [name], models.resolve)
-            ref = models.resolve(name)
-            providers[ref.provider] = models.provider(ref)
-            return ref, terms_of(models, ref)
-
-        async def bind_graph(graph: Workflow | str) -> BoundGraph:
-            assert bound.bind_graph is not None
-            try:
-                found = await bound.bind_graph(graph)
-            except DefinitionError as error:
-                return BoundGraph({}, tuple(error.diagnostics))
-            know(found)
-            wrong = tuple(one for one in found.diagnostics if one.severity == "error")
-            return BoundGraph(found.steps, wrong, found.graph)
-
-        return Directory(
-            lambda name: self._provider(providers[name]),
-            lambda name: self._service(services[name]),
-            bound.code,
-            lambda name, function: services[name].tools.get(function) if name in services else None,
-            resolve,
-            services.get,
-            bind_graph,
-        )
-
-    def _provider(self, provider: ModelProvider) -> Ref[Any]:
+    def find_provider(self, provider: ModelProvider) -> Ref[Any]:
         """Return the actor of a provider key: providers that share a rate limit share its slots."""
         key = provider.limiter_key
         sharing, ref = self._providers.get(key, ({}, None))
@@ -105,7 +66,7 @@ class ActorPools:
             self._providers[key] = (sharing, ref)
         return ref
 
-    def _service(self, service: Service) -> Ref[Any]:
+    def find_service(self, service: Service) -> Ref[Any]:
         """Return the actor of a service, one however often a document that declares it is bound."""
         known = self._services.get(service.identity)
         if known is None or not known[1].is_alive:
@@ -135,6 +96,63 @@ class ActorPools:
         for worker in self._workers.values():
             found[worker.label] = min(found.get(worker.label, 2), worker.health)
         return found
+
+
+class _RunDirectory(Directory):
+    """The actors of what one run was bound to, and of what it is bound to later."""
+
+    __slots__ = ("_bound", "_models", "_pools", "_providers", "_services")
+
+    def __init__(self, pools: ActorPools, bound: Bound, models: Models) -> None:
+        self.code = bound.code
+        self._pools = pools
+        self._bound = bound
+        self._models = models
+        self._providers: dict[str, ModelProvider] = {}
+        self._services = bound.services  # of all runs with this binding; not changed in place
+        self._add_providers(bound)
+        for graph in bound.graphs:
+            self._add(graph)
+
+    def _add(self, found: Bound) -> None:
+        services = dict(self._services)
+        merge_services(services, found.services)
+        self._services = services
+        self._add_providers(found)
+
+    def _add_providers(self, found: Bound) -> None:
+        for step in found.steps.values():
+            for ref in step.models:
+                self._providers[ref.provider] = self._models.provider(ref)
+
+    def model(self, provider: str) -> Ref[Any]:
+        return self._pools.find_provider(self._providers[provider])
+
+    def tool(self, service: str) -> Ref[Any]:
+        return self._pools.find_service(self._services[service])
+
+    def service(self, name: str) -> Service | None:
+        return self._services.get(name)
+
+    async def resolve(self, model: str | None) -> tuple[ModelRef, ModelTerms]:
+        from agentflow.runtime.adapters import import_adapters
+        from agentflow.runtime.bound_infos import terms_of
+
+        models = self._models
+        await import_adapters(models, [model], models.resolve)
+        ref = models.resolve(model)
+        self._providers[ref.provider] = models.provider(ref)
+        return ref, terms_of(models, ref)
+
+    async def bind_graph(self, graph: Workflow | str) -> BoundGraph:
+        assert self._bound.bind_graph is not None
+        try:
+            found = await self._bound.bind_graph(graph)
+        except DefinitionError as error:
+            return BoundGraph({}, tuple(error.diagnostics))
+        self._add(found)
+        wrong = tuple(one for one in found.diagnostics if one.severity == "error")
+        return BoundGraph(found.steps, wrong, found.graph)
 
 
 class _Worker:

@@ -7,7 +7,7 @@ the workflow. What to do next is decided by the engine; this actor does it and r
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from abc import ABC, abstractmethod
 from typing import Any
 
 from actors import Actor, ActorStopped, Ref, on
@@ -26,44 +26,43 @@ _MAX_LOST = 3
 """Attempts in a row that may fail by a bug of the model's actor before the call has failed."""
 
 
-class Directory:
+class Directory(ABC):
     """Where the calls of a run go: the actor of a provider, the actor of a service. Asked for each call, so
     that one that is gone for good is replaced."""
 
-    def __init__(
-        self,
-        model: Callable[[str], Ref[Any]],
-        tool: Callable[[str], Ref[Any]],
-        code: Callables | None = None,
-        function: Callable[[str, str], Tool | None] = lambda service, function: None,
-        resolve: Callable[[str | None], Awaitable[tuple[ModelRef, ModelTerms]]] | None = None,
-        service: Callable[[str], Service | None] = lambda name: None,
-        bind_graph: Callable[[Workflow | str], Awaitable[BoundGraph]] | None = None,
-    ) -> None:
-        self.model = model
-        self.tool = tool
-        self.code = code
-        """The executors, predicates and selections of the run's workflow."""
-        self.function = function
-        """Return a function of a service; None if there is none."""
-        self.service = service
-        """Return a service of the run; None if there is none of the name."""
-        self._resolve = resolve
-        self._bind_graph = bind_graph
+    __slots__ = ("code",)
 
+    code: Callables | None
+    """The executors, predicates and selections of the run's workflow."""
+
+    @abstractmethod
+    def model(self, provider: str) -> Ref[Any]:
+        """Return the actor of a provider. Raises ActorStopped when the Runtime is being closed."""
+
+    @abstractmethod
+    def tool(self, service: str) -> Ref[Any]:
+        """Return the actor of a service. Raises ActorStopped when the Runtime is being closed."""
+
+    @abstractmethod
+    def service(self, name: str) -> Service | None:
+        """Return a service of the run; None if there is none of the name."""
+
+    def function(self, service: str, function: str) -> Tool | None:
+        """Return a function of a service; None if there is none."""
+        found = self.service(service)
+        return None if found is None else found.tools.get(function)
+
+    @abstractmethod
     async def resolve(self, model: str | None) -> tuple[ModelRef, ModelTerms]:
         """Return the model that a name means, None the default, and what bounds its calls.
 
         Raises ModelResolutionError.
         """
-        assert self._resolve is not None
-        return await self._resolve(model)
 
+    @abstractmethod
     async def bind_graph(self, graph: Workflow | str) -> BoundGraph:
         """Bind the nodes of a graph that became known in the run, or has this name; later its calls find
         their actors."""
-        assert self._bind_graph is not None
-        return await self._bind_graph(graph)
 
 
 class AgentActor(Actor, mailbox=1_000, handler_timeout=HANDLER_LIMIT_S):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from copy import copy
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -64,6 +63,12 @@ class Bound:
         self.own_models: Models | None = None
         """What makes the model calls of this run alone, if it is not the providers of the Runtime."""
 
+    def copy(self) -> Bound:
+        """Return another one with the same contents, for another run."""
+        made = object.__new__(Bound)
+        made.__dict__.update(self.__dict__)
+        return made
+
     @cached_property
     def bindings(self) -> Bindings:
         """What the engine needs; made when binding is over."""
@@ -102,7 +107,7 @@ class BindingCache:
         if len(known) != len(now) or any(a is not b for a, b in zip(known, now, strict=True)):
             del self._kept[key]
             return None
-        return copy(kept[1])
+        return kept[1].copy()
 
     def keep(self, key: tuple[Any, ...], registry: ToolRegistry, workflow: Workflow, bound: Bound) -> None:
         """Keep what a definition was bound to, if it can be used again."""
@@ -117,7 +122,7 @@ class BindingCache:
         if any(node.agent is not None or node.binds.graph is not None for node in bound_nodes(workflow)):
             return
         _ = bound.bindings  # shared by all runs
-        self._kept[key] = (_contents(registry), copy(bound))
+        self._kept[key] = (_contents(registry), bound.copy())
         if len(self._kept) > _MAX_KEPT:
             del self._kept[next(iter(self._kept))]
 

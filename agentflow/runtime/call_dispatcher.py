@@ -7,10 +7,9 @@ interrupted, as if it had been asked. It decides nothing.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from actors import ActorStopped, ChildSpec, Context, MailboxFull, Pipe, Ref, tracing
@@ -82,7 +81,10 @@ def tool_call(state: RunState, call: OpenCall) -> CallTool:
 
 class CallDispatcher:
     """The children of one RunSupervisor, by the key of the activation that they work for. Used by that actor
-    alone, so it needs no mailbox of its own."""
+    alone, so it needs no mailbox of its own.
+
+    `parked` gives the activations whose handlers only wait for a larger budget.
+    """
 
     def __init__(
         self,
@@ -91,6 +93,7 @@ class CallDispatcher:
         directory: Directory,
         tracer: RunTracer,
         now: Callable[[], int],
+        parked: Callable[[], Collection[str]],
     ) -> None:
         self._ctx = ctx
         self._state = state
@@ -101,15 +104,29 @@ class CallDispatcher:
         self._direct: dict[str, tuple[Ref[Any], str]] = {}  # told calls: the service, and the activation
         self._unsent: dict[str, Pipe] = {}  # those that wait for a slot of the mailbox of the service
         self._targets: dict[str, Ref[Any]] = {}  # by service, as they were last looked up
-        self._services: set[Ref[Any]] = set()  # watched
-        self._losses: Counter[str] = Counter()  # by call, where there were any
+        self._services: dict[Ref[Any], None] = {}  # watched
+        self._losses: dict[str, int] = {}  # by call, where there were any
         self._launched: dict[str, list[str]] = {}  # calls by activation, until it is released
-        self.handlers = HandlerDispatcher(ctx, state, directory, tracer, now)
+        self._now = now
+        self._parked = parked
+
+    @cached_property
+    def handlers(self) -> HandlerDispatcher:
+        """Those of executors; made when the first one begins."""
+        return HandlerDispatcher(
+            self._ctx, self._state, self._directory, self._tracer, self._now, self._parked
+        )
+
+    @property
+    def used_handlers(self) -> HandlerDispatcher | None:
+        """`handlers`, if there was one."""
+        return self.__dict__.get("handlers")
 
     @property
     def is_busy(self) -> bool:
         """True if a call that was launched here is still open, or a handler is at work."""
-        if self.handlers.is_busy:
+        handlers = self.used_handlers
+        if handlers is not None and handlers.is_busy:
             return True
         return any(i in self._state.calls for call_ids in self._launched.values() for i in call_ids)
 
@@ -129,7 +146,8 @@ class CallDispatcher:
             self.cancel_work(effect.activation_key)
         else:
             busy = {call.activation.key for call in self._state.calls.values()}
-            self.handlers.release_all(but=busy)
+            if (handlers := self.used_handlers) is not None:
+                handlers.release_all(but=busy)
             for key in [key for key in self._workers if key not in busy]:
                 self.cancel_work(key)
 
@@ -167,7 +185,7 @@ class CallDispatcher:
 
     def _tell(self, target: Ref[Any], message: CallTool, trace: SpanContext, key: str) -> None:
         if target not in self._services:
-            self._services.add(target)
+            self._services[target] = None
             self._ctx.watch(target)
         self._direct[message.call_id] = target, key
         try:
@@ -195,7 +213,7 @@ class CallDispatcher:
         found: list[ToolCallFailure] = []
         for call_id in call_ids:
             if call_id in self._direct:
-                self._losses[call_id] += 1
+                self._losses[call_id] = self._losses.get(call_id, 0) + 1
                 kind = ActorStopped if self._losses[call_id] < _MAX_LOST else RuntimeError
                 found.append(_failure(call_id, kind("the actor of its service failed")))
         return found
@@ -204,7 +222,7 @@ class CallDispatcher:
         """Forget the actor of a service; return the failures of the calls that it was told."""
         if service not in self._services:
             return []
-        self._services.remove(service)
+        del self._services[service]
         error = ActorStopped(f"{service.path} has ended")
         return [_failure(call_id, error) for call_id, (t, _) in self._direct.items() if t is service]
 
@@ -226,8 +244,8 @@ class CallDispatcher:
         for call_id in self._launched.pop(key, ()):
             if call_id in self._direct:
                 self._cancel_direct(call_id)
-        if self.handlers.is_used:
-            self.handlers.release(key)
+        if (handlers := self.used_handlers) is not None:
+            handlers.release(key)
         ref = self._workers.pop(key, None) if self._workers else None
         if ref is not None:
             self._activations.pop(ref, None)
@@ -239,7 +257,8 @@ class CallDispatcher:
         for key in dict.fromkeys((*self._workers, *self._launched)):
             if key not in but:
                 self.cancel_work(key)
-        self.handlers.release_all(but)
+        if (handlers := self.used_handlers) is not None:
+            handlers.release_all(but)
 
     def _cancel_direct(self, call_id: str) -> None:
         target, _ = self._direct.pop(call_id)

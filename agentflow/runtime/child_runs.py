@@ -370,18 +370,11 @@ class ChildRunCommands(SubmitCommand):
     ) -> None:
         """Begin a child with what the child of the parent's source had done."""
         from agentflow.runtime.fork import fork_base
+        from agentflow.runtime.fork_source import ForkSource
 
-        begin = await self._begin(origin.workflow_id)
-        plan = self._plan(definition.workflow, definition.ir_hash)
-        base = await fork_base(
-            self.log,
-            await self.fold(origin.workflow_id, at=origin.offset),
-            plan,
-            run_id=run_id,
-            offset=origin.offset,
-            from_step=None,
-            from_failure=False,
-        )
+        source = await ForkSource.read(self.log, origin.workflow_id, origin.offset)
+        begin, plan = source.begin, self._plan(definition.workflow, definition.ir_hash)
+        base = await fork_base(self.log, source, plan, run_id=run_id)
         await self._put_definition(definition)
         if bound.code is not None:
             self._code.begin(run_id, bound.code)

@@ -111,6 +111,9 @@ _LARGE_BYTES = 256 * 1024
 _OpenBatch = tuple["asyncio.Future[None]", Commit, Append, "Ref[Any] | None", float]
 """A batch on its way: what the log says of it, the batch in both forms, its sender, when it was sent."""
 
+_Acknowledgement = tuple["Ref[Any]", Committed]
+"""Who is to be told that its batches are durable, and up to where."""
+
 
 def _tell_failure(batch: Commit, error: Exception, sender: Ref[Any] | None) -> None:
     if sender is not None:
@@ -208,36 +211,52 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         workflow_id = batch.workflow_id
         if done.done() and workflow_id not in self._open:
             error = done.exception()
-            if error is None:
-                self._settle(done, batch, append, sender, began)
-                return
             if not isinstance(error, CommitUnknown):
-                self._finish(done, batch, append, sender, began)
+                finish = self._settle if error is None else self._finish
+                told = finish(done, batch, append, sender, began)
+                if told is not None:
+                    told[0].tell(told[1])
                 return
         self._last[workflow_id] = done
-        self._open.setdefault(workflow_id, deque()).append((done, batch, append, sender, began))
+        opened = self._open.get(workflow_id)
+        if opened is not None:  # looked at when the batches before it are finished
+            opened.append((done, batch, append, sender, began))
+            return
+        self._open[workflow_id] = deque(((done, batch, append, sender, began),))
+        self._finish_when_done(done, workflow_id)
+
+    def _finish_when_done(self, done: asyncio.Future[None], workflow_id: str) -> None:
         done.add_done_callback(lambda _: self._finish_in_order(workflow_id))
 
     def _finish_in_order(self, workflow_id: str) -> None:
         """Finish the batches of a run whose outcome is known, up to the first that is still open: what
-        becomes of a batch is told before what becomes of the next, whenever the store says it."""
+        becomes of a batch is told before what becomes of the next, whenever the store says it. Those that
+        became durable together are acknowledged by one message."""
         batches = self._open.get(workflow_id)
-        while batches and batches[0][0].done():
-            done, batch, append, sender, began = batches[0]
-            if isinstance(done.exception(), CommitUnknown):
-                asking = asyncio.ensure_future(self._ask_log(append))
-                self._last[workflow_id] = asking
-                batches[0] = asking, batch, append, sender, began
-                asking.add_done_callback(lambda _: self._finish_in_order(workflow_id))
-                return
-            batches.popleft()
-            if not batches:
-                del self._open[workflow_id]
-            try:
-                self._finish(done, batch, append, sender, began)
-            except BaseException:
-                asyncio.get_running_loop().call_soon(self._finish_in_order, workflow_id)
-                raise
+        told: _Acknowledgement | None = None
+        try:
+            while batches and batches[0][0].done():
+                done, batch, append, sender, began = batches[0]
+                if isinstance(done.exception(), CommitUnknown):
+                    asking = asyncio.ensure_future(self._ask_log(append))
+                    self._last[workflow_id] = asking
+                    batches[0] = asking, batch, append, sender, began
+                    break
+                batches.popleft()
+                if not batches:
+                    del self._open[workflow_id]
+                if told is not None and (done.exception() is not None or sender is not told[0]):
+                    told[0].tell(told[1])
+                    told = None
+                told = self._finish(done, batch, append, sender, began) or told
+        except BaseException:
+            asyncio.get_running_loop().call_soon(self._finish_in_order, workflow_id)
+            raise
+        finally:
+            if told is not None:
+                told[0].tell(told[1])
+        if batches:
+            self._finish_when_done(batches[0][0], workflow_id)
 
     async def _ask_log(self, batch: Append) -> None:
         """Return once the log is known to hold a batch.
@@ -283,17 +302,18 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         append: Append,
         sender: Ref[Any] | None,
         began: float,
-    ) -> None:
+    ) -> _Acknowledgement | None:
+        """Publish a batch that is durable and return what its sender is to be told; tell it of a failure."""
         error = done.exception()
         if error is None:
-            self._settle(done, batch, append, sender, began)
-            return
+            return self._settle(done, batch, append, sender, began)
         self._forget(done, batch)
         if sender is not None:
             kind = error.code if isinstance(error, StoreError) else "storage_unavailable"
             transient = isinstance(error, StorageUnavailable)
             refused = CommitFailed(expected=batch.expected, error=str(error), kind=kind, transient=transient)
             sender.tell(refused)
+        return None
 
     def _settle(
         self,
@@ -302,21 +322,21 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         append: Append,
         sender: Ref[Any] | None,
         began: float,
-    ) -> None:
-        """Publish a batch that is durable, then acknowledge it."""
+    ) -> _Acknowledgement | None:
         if self._last:
             self._forget(done, batch)
         workflow_id, stored = batch.workflow_id, append.events
         self._hub.publish(workflow_id, stored)
-        if sender is not None:
-            committed = Committed(offset=batch.expected + len(stored) - 1)
-            receipt = batch.receipt
-            if receipt is not None and receipt.open:
-                receipt.committed = committed
-            else:
-                sender.tell(committed)
         if self._observer is not None:
             self._observer(workflow_id, batch.ts, batch.events, time.perf_counter() - began)
+        if sender is None:
+            return None
+        committed = Committed(offset=batch.expected + len(stored) - 1)
+        receipt = batch.receipt
+        if receipt is not None and receipt.open:
+            receipt.committed = committed
+            return None
+        return sender, committed
 
     def _forget(self, done: asyncio.Future[None], batch: Commit) -> None:
         if self._last.get(batch.workflow_id) is done:

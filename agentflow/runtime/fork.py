@@ -17,27 +17,24 @@ from agentflow.definition.diagnostics import Diagnostic, or_which, sort_diagnost
 from agentflow.definition.loader import Definition, Submission
 from agentflow.errors import CommandRefused, DefinitionError, RunExists, RunNotFound
 from agentflow.events.catalogue import ForkOrigin, SystemStateSaved, WorkflowStarted
-from agentflow.events.decoding import decode_page
 from agentflow.events.envelope import decode, encode
-from agentflow.events.fork_base import encode_base, lines_of
+from agentflow.events.fork_base import encode_base
 from agentflow.events.log import EventLog
 from agentflow.records.pipeline import REQUESTER_LABEL, requester_of
-from agentflow.records.read_model import base_of_fork
 from agentflow.runtime.other_definition import check_results, check_same_graph
 from agentflow.runtime.recovery import RecoveryCommands
 from agentflow.runtime.submission import FORMAT_LABEL, checked_labels, started_event
 from agentflow.runtime.workflow_code import CodeTable, WorkflowWithCode
 
 if TYPE_CHECKING:
-    from agentflow.engine import BaseEvent, Graph, RunState
+    from agentflow.engine import BaseEvent, Graph
     from agentflow.executors.callables import Callables
     from agentflow.runtime.bound import Bound
+    from agentflow.runtime.fork_source import ForkSource
     from agentflow.runtime.run_handle import RunHandle
     from agentflow.runtime.workflow_code import CodeTable
 
 __all__ = ["ForkBase", "ForkCommand", "fork_base"]
-
-_PAGE_EVENTS = 512
 
 
 class ForkBase(NamedTuple):
@@ -49,38 +46,38 @@ class ForkBase(NamedTuple):
 
 async def fork_base(
     log: EventLog,
-    source: RunState,
+    source: ForkSource,
     plan: Graph,
     *,
     run_id: str,
-    offset: int,
-    from_step: str | None,
-    from_failure: bool,
+    from_step: str | None = None,
+    from_failure: bool = False,
     outputs: Mapping[str, Any] | None = None,
 ) -> ForkBase:
-    """Store the base of the fork `run_id` of `source` at `offset`, or before a step (or the failed steps) and
-    all that follows. `outputs` stand in place of those of steps that have ended.
+    """Store the base of the fork `run_id` of `source`, all of it or what is before a step (or the failed
+    steps, if `source` is folded) and all that follows. `outputs` stand in place of those of steps that have
+    ended. The events of `source` are gone then.
 
     Raises CommandRefused if there is no such step or failure.
     """
     from agentflow.engine import base_of
 
-    bodies, events = await _read(log, source.workflow_id, offset)
-    if from_failure and source.pipeline is not None:
+    if from_failure and source.state is not None and source.state.pipeline is not None:
         from agentflow.engine.request_forks import base_of_request
 
-        indexes = base_of_request(source, events)
+        indexes = base_of_request(source.state, source.events)
         if indexes is None:
             raise CommandRefused(f"no step of {source.workflow_id} has failed", code="not_failed")
     else:
-        indexes = await compute_aside(base_of, events, _cut(source, plan, from_step, from_failure))
-    kept, blob, values = await compute_aside(_assemble, bodies, events, indexes, run_id, outputs or {})
+        cut = _cut(source, plan, from_step, from_failure)
+        indexes = await source.compute(base_of, source.events, cut)
+    kept, blob, values = await source.compute(_assemble, source, indexes, run_id, outputs or {})
     for value in values:
         await log.put_blob(value)
     ref = await log.put_blob(blob)
     saved = SystemStateSaved(
         kind="fork_base",
-        covers=offset,
+        covers=source.offset,
         ref=ref,
         schema_version=1,
         size=len(blob),
@@ -90,74 +87,47 @@ async def fork_base(
 
 
 def _assemble(
-    bodies: list[bytes],
-    events: list[BaseEvent],
-    indexes: Sequence[int],
-    run_id: str,
-    edited: Mapping[str, Any],
+    source: ForkSource, indexes: Sequence[int], run_id: str, edited: Mapping[str, Any]
 ) -> tuple[list[BaseEvent], bytes, list[bytes]]:
-    """Return the events that a fork keeps, their blob, and the blobs that it names. Empties the lists."""
+    """Return the events that a fork keeps, their blob, and the blobs that it names. Frees the source."""
     from agentflow.engine.replay import asked_by_message, rewritten
 
+    events, bodies = source.events, source.bodies
     asked = asked_by_message(events)
     kept: list[BaseEvent] = []
     lines: list[tuple[str, bytes]] = []
     for index in indexes:
         event, body = events[index], bodies[index]
-        data = rewritten(event.data, run_id, asked, edited)
-        if data is not event.data:
-            event = event._replace(data=data)
-            body = encode(msgspec.structs.replace(decode(body), data=data))
+        if asked or edited:
+            data = rewritten(event.data, run_id, asked, edited)
+            if data is not event.data:
+                event = event._replace(data=data)
+                body = encode(msgspec.structs.replace(decode(body), data=data))
         kept.append(event)
-        lines.append((data.event_type, body))
+        lines.append((event.data.event_type, body))
     blob, values = encode_base(lines)
-    free_in_slices(bodies)
-    free_in_slices(events)
+    source.free()
     return kept, blob, values
 
 
-def _cut(source: RunState, plan: Graph, from_step: str | None, from_failure: bool) -> frozenset[str]:
+def _cut(source: ForkSource, plan: Graph, from_step: str | None, from_failure: bool) -> frozenset[str]:
     """Return the steps that a fork begins anew. Raises CommandRefused."""
     from agentflow.engine import cut_of
 
-    steps = [from_step] if from_step is not None else list(source.failed_steps) if from_failure else []
-    if from_failure and not steps:
-        raise CommandRefused(f"no step of {source.workflow_id} has failed", code="not_failed")
+    steps: list[str] = []
+    if from_step is not None:
+        steps.append(from_step)
+    elif from_failure:
+        steps += () if source.state is None else source.state.failed_steps
+        if not steps:
+            raise CommandRefused(f"no step of {source.workflow_id} has failed", code="not_failed")
+    if not steps:
+        return frozenset()
     try:
         return cut_of(plan, steps)
     except KeyError:
         which = or_which(from_step or "", plan.step_ids)
         raise CommandRefused(f'there is no step "{from_step}"{which}', code="step_not_found") from None
-
-
-async def _read(log: EventLog, workflow_id: str, upto: int) -> tuple[list[bytes], list[BaseEvent]]:
-    """Return the events up to an offset, with the base of a run that is a fork itself."""
-    from agentflow.runtime.log_replay import base_event
-
-    bodies: list[bytes] = []
-    events: list[BaseEvent] = []
-    position = 0
-    while position <= upto and (rows := await log.read(workflow_id, position, _PAGE_EVENTS)):
-        for row, event in zip(rows, await decode_page(rows), strict=True):
-            if row.offset > upto:
-                break
-            if isinstance(event.data, SystemStateSaved) and event.data.kind == "fork_base":
-                inner = await base_of_fork(log, event.data.ref)
-                began = bodies.pop(), events.pop()  # its edits come behind the base
-                lines, base = await compute_aside(_decode_lines, inner)
-                bodies += (*lines, began[0])
-                events += (*base, began[1])
-                continue
-            bodies.append(row.body)
-            events.append(base_event(event))
-        position = rows[-1].offset + 1
-    return bodies, events
-
-
-def _decode_lines(base: bytes) -> tuple[list[bytes], list[BaseEvent]]:
-    from agentflow.runtime.log_replay import decode_base
-
-    return list(lines_of(base)), decode_base(base)
 
 
 def _forked(
@@ -238,8 +208,9 @@ class ForkCommand(RecoveryCommands):
         if sum((offset is not None, from_step is not None, from_failure)) > 1:
             raise CommandRefused("give one of offset, from_step and from_failure", code="invalid_parameter")
         upto = await self._fork_offset(workflow_id, offset)
-        begin = await self._begin(workflow_id)
-        source = await self.fold(workflow_id, at=upto)
+        folded = from_failure or edits is not None or definition is not None
+        source = await self.fork_source(workflow_id, upto, folded=folded)
+        begin, state = source.begin, source.state
         if definition is None:
             plan, bound = await self._prepare(workflow_id, True, trusted=trusted)
         else:
@@ -247,13 +218,16 @@ class ForkCommand(RecoveryCommands):
             plan, bound, begin = await self._bind_definition(
                 workflow_id, begin, definition, check_input=not (edits and "input" in edits), trusted=trusted
             )
-            check_results(workflow_id, source, _cut(source, plan, from_step, from_failure), plan.workflow)
+            assert state is not None
+            cut = _cut(source, plan, from_step, from_failure)
+            check_results(workflow_id, state, cut, plan.workflow)
         changed: dict[str, Any] = {}
         if edits is not None:
             from agentflow.runtime.fork_edits import checked_edits
 
+            assert state is not None
             cut = _cut(source, plan, from_step, from_failure)
-            check = partial(checked_edits, edits, source, begin, cut, bound.code)
+            check = partial(checked_edits, edits, state, begin, cut, bound.code)
             changed = check() if is_small(edits) else await compute_aside(check)
         run_id = self._run_id(as_id)
         base = await fork_base(
@@ -261,7 +235,6 @@ class ForkCommand(RecoveryCommands):
             source,
             plan,
             run_id=run_id,
-            offset=upto,
             from_step=from_step,
             from_failure=from_failure,
             outputs=changed.get("outputs"),
@@ -269,12 +242,27 @@ class ForkCommand(RecoveryCommands):
         origin = ForkOrigin(workflow_id=workflow_id, offset=upto, from_step=from_step or UNSET)
         kept = begin.labels if labels is None else checked_labels(labels)
         started = _forked(begin, origin, by, kept, changed or UNSET)
-        if source.pipeline is not None:  # the files of its steps are where the old run left them
-            workspace = source.pipeline.workspace(workflow_id)
+        if state is not None and state.pipeline is not None:
+            # The files of its steps are where the old run left them.
+            workspace = state.pipeline.workspace(workflow_id)
             started = msgspec.structs.replace(started, input={**started.input, "workspace": workspace})
         if not trusted:
             started = msgspec.structs.replace(started, options={**started.options, "trusted": False})
         return await self._begin_fork(run_id, plan, bound, started, base, chosen=as_id is not None)
+
+    async def fork_source(self, workflow_id: str, offset: int, *, folded: bool = False) -> ForkSource:
+        """Read a run up to offset `offset`, for a fork that goes on from there; with its state if `folded` or
+        if it is a request.
+
+        Raises RunNotFound, RunGone, OffsetTrimmed or LogCorrupt.
+        """
+        from agentflow.runtime.fork_source import ForkSource
+
+        source = await ForkSource.read(self.log, workflow_id, offset)
+        begin = source.begin
+        if folded or begin.definition.format == "pipeline":
+            await source.fold(self._plan(await self._graph(begin.ir_hash), begin.ir_hash))
+        return source
 
     async def _fork_offset(self, workflow_id: str, offset: int | None) -> int:
         """Return where a fork begins: without an offset at the end. Raises RunNotFound or CommandRefused."""
@@ -320,7 +308,7 @@ class ForkCommand(RecoveryCommands):
 
     async def fork_graph(
         self,
-        source: RunState,
+        source: ForkSource,
         definition: Definition,
         *,
         as_id: str | None = None,
@@ -328,15 +316,13 @@ class ForkCommand(RecoveryCommands):
         input_type: str | None = None,
         by: str = "local",
     ) -> RunHandle:
-        """Begin a run of a graph with an equal signature that goes on from where `source` is the fold of
-        another.
+        """Begin a run of a graph with an equal signature that goes on from `source`.
 
         `edits` are checked and encoded: `input` (of the type `input_type`), `shared`, `state`, `messages` and
         `outputs` (page 002 §9). Raises as `fork`.
         """
         given = dict(edits or {})
-        workflow_id, offset = source.workflow_id, source.next_offset - 1
-        begin = await self._begin(workflow_id)
+        begin, origin = source.begin, ForkOrigin(workflow_id=source.workflow_id, offset=source.offset)
         bound = await self.bind(definition)
         errors = [d for d in bound.diagnostics if d.severity == "error"]
         if errors:
@@ -344,17 +330,7 @@ class ForkCommand(RecoveryCommands):
         plan = self._plan(definition.workflow, definition.ir_hash)
         await self._put_definition(definition)
         run_id = self._run_id(as_id)
-        base = await fork_base(
-            self.log,
-            source,
-            plan,
-            run_id=run_id,
-            offset=offset,
-            from_step=None,
-            from_failure=False,
-            outputs=given.get("outputs"),
-        )
-        origin = ForkOrigin(workflow_id=workflow_id, offset=offset)
+        base = await fork_base(self.log, source, plan, run_id=run_id, outputs=given.get("outputs"))
         started = _forked(begin, origin, by, begin.labels, given or UNSET)
         if "input" in given:
             options = {**begin.options, "input_type": input_type}
@@ -376,6 +352,8 @@ class ForkCommand(RecoveryCommands):
         *,
         chosen: bool,
     ) -> RunHandle:
+        from agentflow.runtime.log_replay import LONG_BASE
+
         started = await self._with_functions(started, bound)
         labels = dict(started.labels)
         if started.definition.format == "pipeline":
@@ -389,7 +367,8 @@ class ForkCommand(RecoveryCommands):
             launch = await self._registry.begin(
                 run_id, plan, bound, [started, base.saved], base=base.events, labels=labels
             )
-        await compute_aside(free_in_slices, base.events)
+        if len(base.events) > LONG_BASE:
+            await compute_aside(free_in_slices, base.events)
         return self._handle(run_id, launch)
 
     async def bind(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from functools import lru_cache, partial
@@ -12,7 +13,7 @@ from agentflow.errors import LogCorrupt, OffsetTrimmed
 from agentflow.events.catalogue import WorkflowStarted
 from agentflow.events.envelope import Event, StoredEvent, decode
 from agentflow.events.rows import ENDED
-from agentflow.records.graph_results import gives_outputs, graph_result
+from agentflow.records.graph_results import BASE_TYPES, gives_outputs, graph_result
 from agentflow.records.read_model import base_of_fork
 from agentflow.records.run_events import LoggedData, RunEvents, peek
 from agentflow.records.runs import RunResult
@@ -69,14 +70,17 @@ async def _parts(result: RunResult[Any], runtime: RunResults) -> list[StoredEven
 
 
 _decoded_graph = lru_cache(64)(decode_ir)
+_has_base_type = re.compile(f'"type":"(?:{"|".join(map(re.escape, sorted(BASE_TYPES)))})"'.encode()).search
 
 
 async def _base(runtime: RunResults, events: Sequence[LoggedData]) -> list[Event[Any]]:
-    """Return the events that a fork begins with; none of another run."""
+    """Return those events that a fork begins with that its result is made of; none of another run."""
     if len(events) < 2 or events[1].type != "system.state_saved" or events[1].data.kind != "fork_base":
         return []
     body = await base_of_fork(runtime.log, events[1].data.ref)
-    return [decode(line) for line in body.split(b"\n") if line]
+    # A line of another type may hold such a text as a value; one of these types always has it.
+    found = (decode(line) for line in body.split(b"\n") if _has_base_type(line))
+    return [event for event in found if event.type in BASE_TYPES]
 
 
 def decoded(payloads: Payloads, tag: str, value: Any) -> Any:

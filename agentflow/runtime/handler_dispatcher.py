@@ -48,6 +48,7 @@ class HandlerDispatcher:
         directory: Directory,
         tracer: RunTracer,
         now: Callable[[], int],
+        parked: Callable[[], Collection[str]],
     ) -> None:
         self._ctx = ctx
         self._state = state
@@ -62,11 +63,8 @@ class HandlerDispatcher:
         self._ending: dict[Ref[Any], _Node] = {}  # killed, and not gone yet
         self._next: dict[_Node, StartHandler] = {}  # waits until the actor before it is gone
         self._lost: dict[str, int] = {}
-        self._delayed: set[str] = set()  # activations whose handler begins after a backoff
-        self.is_used = False
-        """True once there was a handler: before that nothing is to be released."""
-        self.parked: Callable[[], Collection[str]] = frozenset
-        """Gives the activations whose handlers only wait for a larger budget."""
+        self._delayed: dict[str, None] = {}  # activations whose handler begins after a backoff
+        self._parked = parked  # the activations whose handlers only wait for a larger budget
 
     @cached_property
     def _run_place(self) -> RunPlace:
@@ -88,7 +86,7 @@ class HandlerDispatcher:
         """True while a handler ends, or is at work and does not only wait for a larger budget."""
         if self._ending or not self._work:
             return bool(self._ending)
-        parked = self.parked()
+        parked = self._parked()
         return any(key not in parked for key, _ in self._work.values())
 
     @property
@@ -101,7 +99,6 @@ class HandlerDispatcher:
 
         One that begins `alone` begins in this turn; several begin by the run queue, which keeps their order.
         """
-        self.is_used = True
         activation = self._state.mail.open.get(effect.activation_key)
         if activation is None or activation.attempt != effect.attempt:
             return  # it was closed meanwhile
@@ -110,10 +107,10 @@ class HandlerDispatcher:
         if effect.due_at is not None and (wait := (micros(effect.due_at) - self._now()) / 1e6) > 0:
             self.release(activation.key)
             later = BeginHandler(activation=activation.key, attempt=effect.attempt)
-            self._delayed.add(activation.key)
+            self._delayed[activation.key] = None
             self._ctx.timers.start(f"begin {activation.key}", wait, later)
             return
-        self._delayed.discard(activation.key)
+        self._delayed.pop(activation.key, None)
         self._begun[activation.key] = effect.attempt
         node = activation.path.key, activation.node.id
         if node in self._work:
@@ -191,7 +188,7 @@ class HandlerDispatcher:
         """Cancel the handler of an activation that has ended, if it is at work or waits."""
         self._begun.pop(activation_key, None)
         if activation_key in self._delayed:
-            self._delayed.remove(activation_key)
+            del self._delayed[activation_key]
             self._ctx.timers.cancel(f"begin {activation_key}")
         if self._next:
             self._next = {n: e for n, e in self._next.items() if e.activation_key != activation_key}
@@ -219,10 +216,11 @@ class HandlerDispatcher:
             self._ending[ref] = node
             ref.kill()
 
-    def gone(self, ref: Ref[Any]) -> str | None:
+    def gone(self, ref: Ref[Any], *, is_closing: bool) -> str | None:
         """Take note that an actor has ended; return the activation that it left without an end for good.
 
         An actor that died by itself is replaced and its attempt begins again, up to 3 times in a row.
+        `is_closing`: it ended with the system. Nothing begins any more, and the log keeps the attempt open.
         """
         node = self._nodes.pop(ref, None)
         if node is None:
@@ -230,6 +228,8 @@ class HandlerDispatcher:
         was_killed = self._ending.pop(ref, None) is not None
         if not was_killed:
             self._actors.pop(node, None)
+        if is_closing:
+            return None
         following = self._next.pop(node, None)
         if following is not None:
             self._begun.pop(following.activation_key, None)

@@ -71,9 +71,13 @@ class HandlerMessages:
         self._handlers.ended(message.activation, message.attempt)
         return self._failed(message.activation, message.attempt, message.error, now)
 
-    def lost(self, ref: Ref[Any], error: BaseException | None, now: int) -> Decisions:
-        """Return what follows when the actor of an executor has died: mostly it is replaced."""
-        key = self._handlers.gone(ref)
+    def lost(
+        self, ref: Ref[Any], error: BaseException | None, now: int, *, is_closing: bool = False
+    ) -> Decisions:
+        """Return what follows when the actor of an executor has died: mostly it is replaced.
+
+        `is_closing`: it ended with the system."""
+        key = self._handlers.gone(ref, is_closing=is_closing)
         activation = None if key is None else self._state.mail.open.get(key)
         if key is None or activation is None:
             return []

@@ -9,13 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import os
 import re
+import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from agentflow.errors import AgentflowError, ConfigurationError, LogClosed, LogCorrupt
 from agentflow.events.envelope import Event, decode
 from agentflow.events.log import EventLog
+from agentflow.events.owner import Owner, this_process
 from agentflow.events.rows import VERIFY_HINT
 from agentflow.logs import get_logger
 from agentflow.threads import in_thread
@@ -38,7 +43,8 @@ class Listener(NamedTuple):
     come in the order of their commits, one after another. An event comes again if the process ended, or the
     cursor could not be stored, before its page of at most 128 events was done. A call that raises is a
     warning in the log and is repeated after 0.5 s, then at growing intervals of up to 60 s; later events
-    wait. A plain function runs in a thread. Processes that share a store and use one name share the cursor.
+    wait. A plain function runs in a thread. One Runtime of a store serves a name at a time: another one with
+    the name raises ConfigurationError when it is opened.
     """
 
     name: str
@@ -47,10 +53,16 @@ class Listener(NamedTuple):
 
 
 class Listeners:
-    """The listeners of a Runtime. Raises ConfigurationError for a name that is none or is used twice."""
+    """The listeners of a Runtime. Raises ConfigurationError for a name that is none or is used twice.
+
+    Beside its cursor each name has a record of the process that serves it, which holds as long as the store
+    knows that process as live.
+    """
 
     def __init__(self, listeners: Iterable[Listener]) -> None:
         self._listeners = list(listeners)
+        self._owner = msgspec.structs.replace(this_process(), token=secrets.token_hex(8))
+        self._served: list[Listener] = []
         self._closing = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         names = [listener.name for listener in self._listeners]
@@ -62,7 +74,19 @@ class Listeners:
                 raise ConfigurationError(f'two listeners have the name "{name}"')
 
     async def start(self, log: EventLog) -> None:
-        """Find the place of each, durably, and begin."""
+        """Find the place of each, durably, and begin.
+
+        Raises ConfigurationError if another Runtime serves one of the names; then none has begun.
+        """
+        self._log = log
+        await log.register(self._owner)
+        _at_work.add(self._owner.token)
+        try:
+            for listener in self._listeners:
+                await self._take(log, listener)
+        except BaseException:
+            await self._give_up()
+            raise
         for listener in self._listeners:
             cursor = await log.load_cursor(_consumer(listener))
             if cursor is None:
@@ -77,10 +101,36 @@ class Listeners:
         self._closing.set()
         if not self._tasks:
             return
-        _, late = await asyncio.wait(self._tasks, timeout=deadline)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            _, late = await asyncio.wait(self._tasks, timeout=deadline)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        finally:
+            await self._give_up()
+
+    async def _take(self, log: EventLog, listener: Listener) -> None:
+        holder = await self._holder(log, listener)
+        if holder is not None and holder != self._owner and _is_live(log, holder):
+            who = "of this process" if holder.pid == os.getpid() else f"in process {holder.pid}"
+            raise ConfigurationError(
+                f'another Runtime {who} serves the listener "{listener.name}" on this store',
+                hint="close that one, or give this listener another name: each has a cursor of its own",
+            )
+        await log.save_cursor(_served_by(listener), msgspec.json.encode(self._owner).decode())
+        self._served.append(listener)
+
+    async def _give_up(self) -> None:
+        """Let another process serve the names. Without this it may do so once this process has ended."""
+        _at_work.discard(self._owner.token)
+        with contextlib.suppress(AgentflowError):
+            for listener in self._served:
+                if await self._holder(self._log, listener) == self._owner:
+                    await self._log.drop_cursor(_served_by(listener))
+
+    async def _holder(self, log: EventLog, listener: Listener) -> Owner | None:
+        known = await log.load_cursor(_served_by(listener))
+        return None if known is None else msgspec.json.decode(known, type=Owner)
 
     async def _follow(self, log: EventLog, listener: Listener, cursor: str) -> None:
         types = None if listener.types is None else list(listener.types)
@@ -100,6 +150,9 @@ class Listeners:
                     if not await self._hand_over(listener, workflow_id, event):
                         return
                 if page.next_cursor is not None and page.next_cursor != cursor:
+                    if await self._holder(log, listener) != self._owner:  # two began in the same moment
+                        _log.warning("listener_taken_over", listener=listener.name)
+                        return
                     await log.save_cursor(_consumer(listener), page.next_cursor)
                     cursor = page.next_cursor
                 busy = bool(page.items)
@@ -155,3 +208,18 @@ async def _called(listener: Listener, workflow_id: str, event: Event[Any]) -> No
 
 def _consumer(listener: Listener) -> str:
     return f"listener:{listener.name}"
+
+
+_at_work: set[str] = set()
+"""The tokens of the listeners that are served in this process, which no lock tells apart."""
+
+
+def _served_by(listener: Listener) -> str:
+    return f"served:{listener.name}"
+
+
+def _is_live(log: EventLog, holder: Owner) -> bool:
+    mine = this_process()
+    if (holder.pid, holder.started, holder.lock) == (mine.pid, mine.started, mine.lock):
+        return holder.token in _at_work
+    return log.is_alive(holder)

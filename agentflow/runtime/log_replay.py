@@ -35,13 +35,12 @@ async def fold(
     *,
     upto: int | None = None,
     see: Callable[[Any], object] = lambda data: None,
-    events: list[Event[Any]] | None = None,
     page: Sequence[StoredEvent] = (),
 ) -> int:
     """Replay the durable events of `state.workflow_id` that `state` has not seen, up to offset `upto`.
 
-    `see` is called with the data of each; `events` gets them all. `page`: those from offset 0 on that were
-    read already. Returns the time of the last event (µs).
+    `see` is called with the data of each. `page`: those from offset 0 on that were read already. Returns the
+    time of the last event (µs).
     Raises RunNotFound, RunGone, OffsetTrimmed or LogCorrupt.
     """
     offset, ts = state.next_offset, state.last_ts
@@ -53,8 +52,6 @@ async def fold(
             if upto is not None and event.offset > upto:
                 return ts
             data = event.data
-            if events is not None:
-                events.append(event)
             if isinstance(data, SystemStateSaved) and data.kind == "fork_base":
                 body = await base_of_fork(log, data.ref)
                 state.base = await compute_aside(decode_base, body)

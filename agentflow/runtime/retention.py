@@ -12,7 +12,15 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
-from agentflow.errors import ConfigurationError, LogCorrupt, RunGone, RunNotFound, RunNotTerminal, Unsupported
+from agentflow.errors import (
+    AgentflowError,
+    ConfigurationError,
+    LogCorrupt,
+    RunGone,
+    RunNotFound,
+    RunNotTerminal,
+    Unsupported,
+)
 from agentflow.events.archive import Archive
 from agentflow.events.archived import ArchivedRuns
 from agentflow.events.envelope import decode
@@ -116,6 +124,12 @@ async def _remove_all(
 ) -> list[tuple[Removal, str | None]]:
     """Carry removals out; of each why it was skipped, or None."""
     found: list[tuple[Removal, str | None]] = []
+    if archive is None and all(removal.before is None for removal in removals):
+        answers = await log.delete_all([removal.workflow_id for removal in removals], now)
+        for removal in removals:
+            answer = answers[removal.workflow_id]
+            found.append((removal, str(answer) if isinstance(answer, AgentflowError) else None))
+        return found
     removed = await asyncio.gather(
         *(_remove(log, each, now, archive) for each in removals), return_exceptions=True
     )

@@ -1,18 +1,20 @@
-"""RunLaunch: what a run needs before its supervisor exists, and the futures that its callers wait for."""
+"""RunLaunch: what a run needs before its supervisor exists, and the outcomes that its callers wait for."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
+from agentflow.aside import is_small
 from agentflow.events.catalogue import WorkflowStarted
 from agentflow.events.owner import Owner
+from agentflow.records.runs import CONCURRENCY_KEY_LABEL
 from agentflow.runtime.alarm_index import AlarmIndex
 from agentflow.runtime.clock import Timeline
+from agentflow.runtime.outcome import Outcome
 
 if TYPE_CHECKING:
     from actors import Ref
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from agentflow.runtime.crash_ledger import Trial
     from agentflow.runtime.log_replay import Fold
 
-__all__ = ["GRAPH_DEPTH", "RunLaunch", "RunTable", "shares_slot"]
+__all__ = ["GRAPH_DEPTH", "QueuedLaunches", "RunLaunch", "RunTable", "shares_slot"]
 
 GRAPH_DEPTH = "graph_depth"
 """The option of a run that a function began for a model: how many such calls are around it."""
@@ -53,7 +55,8 @@ class RunLaunch:
     for the log of a run that may be concerned. `accepted` is done once the run's first append (or the
     fold of its log) is; `rested` when the run is terminal, paused or waits, with its state; `reply` with
     the answer to the command. `alarm` is the next deadline (µs) of a run that was left waiting. `fold` is
-    what is known of its log before it is read, and what its supervisor leaves behind when it rests. `trial`
+    what is known of its log before it is read, and what its supervisor leaves behind when it rests;
+    `fold_is_whole`: the log holds no more than that. `trial`
     is told which units the supervisor takes up and which of them end. `timeline`: steps of the wall clock.
     `owner`: the owner of the run once it has begun. `replay`: the recorded run that serves its effects.
     `page`: the first events of its log, which were read before it was claimed.
@@ -74,6 +77,7 @@ class RunLaunch:
         queued: bool = False,
         notices: Sequence[str] = (),
         fold: Fold | None = None,
+        fold_is_whole: bool = False,
         trial: Trial | None = None,
         timeline: Timeline | None = None,
         owner: Owner | None = None,
@@ -81,7 +85,6 @@ class RunLaunch:
         replay: ReplaySource | None = None,
         page: Sequence[StoredEvent] = (),
     ) -> None:
-        loop = asyncio.get_running_loop()
         self.workflow_id = workflow_id
         self.plan = plan
         self.bindings = bindings
@@ -95,6 +98,7 @@ class RunLaunch:
         self.notices = list(notices)
         self.alarm: int | None = None
         self.fold = fold
+        self.fold_is_whole = fold_is_whole
         self.trial = trial
         self.timeline = timeline or Timeline()
         self.owner = owner
@@ -107,12 +111,10 @@ class RunLaunch:
         """Whether a supervisor has sent the first events: they may be in the log though it died since."""
         self.kills = 0
         """How often its supervisor was killed; it is started again 5 times."""
-        self.accepted: asyncio.Future[None] = loop.create_future()
-        self.reply: asyncio.Future[Done | Refusal] = loop.create_future()
-        self.rested: asyncio.Future[RunState] = loop.create_future()
-        self.ended: asyncio.Future[None] = loop.create_future()
-        for future in (self.accepted, self.rested, self.reply):
-            future.add_done_callback(_retrieve)  # an error without a waiter is no unraisable error
+        self.accepted: Outcome[None] = Outcome()
+        self.reply: Outcome[Done | Refusal] = Outcome()
+        self.rested: Outcome[RunState] = Outcome()
+        self.ended: Outcome[None] = Outcome()
 
     @property
     def started(self) -> WorkflowStarted | None:
@@ -145,6 +147,17 @@ class RunLaunch:
         fold, self.fold = self.fold, None
         return fold
 
+    @property
+    def is_as_submitted(self) -> bool:
+        """True if the run queues for a slot since it was submitted here, and its log holds no more than its
+        fold."""
+        fold = self.fold
+        if fold is None or not self.queued or not self.first_events or self.replay is not None:
+            return False
+        if CONCURRENCY_KEY_LABEL in self.labels:
+            return False  # whether it holds its key is read from the store
+        return fold.state.next_offset == fold.events and not fold.state.base
+
     def take_page(self) -> Sequence[StoredEvent]:
         """Return the events that were read already, once."""
         page, self._page = self._page, ()
@@ -159,11 +172,10 @@ class RunLaunch:
     def reopen(self) -> None:
         """Replace `rested`, because the run moves again: later callers wait for its next rest."""
         if self.rested.done():
-            self.rested = asyncio.get_running_loop().create_future()
-            self.rested.add_done_callback(_retrieve)
+            self.rested = Outcome()
 
     def reject(self, error: BaseException) -> None:
-        """Fail all futures but `ended`: the run cannot go on here and the supervisor is about to end."""
+        """Fail all outcomes but `ended`: the run cannot go on here and the supervisor is about to end."""
         self._settle_all(error, self.accepted, self.rested, self.reply)
 
     def end(self, error: BaseException) -> None:
@@ -175,20 +187,45 @@ class RunLaunch:
             self.ended.set_result(None)
 
     def fail(self, error: BaseException) -> None:
-        """Fail all futures: the Runtime is closed, so no supervisor will follow."""
+        """Fail all outcomes: the Runtime is closed, so no supervisor will follow."""
         self.reject(error)
         self.end(error)
 
     @staticmethod
-    def _settle_all(error: BaseException, *futures: asyncio.Future[Any]) -> None:
-        for future in futures:
-            if not future.done():
-                future.set_exception(error)
+    def _settle_all(error: BaseException, *outcomes: Outcome[Any]) -> None:
+        for outcome in outcomes:
+            if not outcome.done():
+                outcome.set_exception(error)
 
 
-def _retrieve(future: asyncio.Future[Any]) -> None:
-    if not future.cancelled():
-        future.exception()
+_MAX_QUEUED_LAUNCHES = 1_024
+
+
+class QueuedLaunches:
+    """Launches of runs that queue since they were submitted here, so that nothing is read at their turn.
+
+    1,024 at most, of small inputs: the logs of others are read and folded when they get a slot.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, RunLaunch] = {}
+
+    def keep(self, launch: RunLaunch) -> bool:
+        """Keep a launch whose supervisor has ended, if it is as it was submitted; return whether it is."""
+        if not launch.is_as_submitted or len(self._kept) >= _MAX_QUEUED_LAUNCHES:
+            return False
+        if not is_small(launch.first_events[0].input):
+            return False
+        self._kept[launch.workflow_id] = launch
+        return True
+
+    def take(self, workflow_id: str) -> RunLaunch | None:
+        """Remove and return the launch of a run."""
+        return self._kept.pop(workflow_id, None)
+
+    def clear(self) -> None:
+        """Remove all."""
+        self._kept.clear()
 
 
 class RunTable:

@@ -39,12 +39,9 @@ class RunReader(ReadModel):
         super().__init__(log)
         self._plans: dict[str, Graph] = {}
 
-    async def fold(
-        self, workflow_id: str, *, at: int | None = None, events: list[Event[Any]] | None = None
-    ) -> RunState:
+    async def fold(self, workflow_id: str, *, at: int | None = None) -> RunState:
         """Return the engine's state of a run: its durable events up to offset `at` (inclusive), folded.
 
-        `events` gets these events, so that who wants both reads the log once.
         Raises RunNotFound, RunGone, OffsetTrimmed or LogCorrupt. `state` is the same as data.
         """
         from agentflow.engine import Bindings, RunState
@@ -53,7 +50,7 @@ class RunReader(ReadModel):
         begin = await self._begin(workflow_id)
         workflow = await self._graph(begin.ir_hash)
         state = RunState(workflow_id, self._plan(workflow, begin.ir_hash), Bindings())
-        await fold(self.log, state, upto=at, events=events)
+        await fold(self.log, state, upto=at)
         return state
 
     async def _standing(self, workflow_id: str) -> RunResult:

@@ -54,11 +54,12 @@ from agentflow.runtime.concurrency_keys import ConcurrencyKeys, key_of
 from agentflow.runtime.crash_ledger import QUEUE_LIMIT_S, ROW_ENDS_AFTER_S, RecoveryLedger, Trial
 from agentflow.runtime.log_replay import PAGE_EVENTS, FoldCache, fold
 from agentflow.runtime.permanent_actor import PermanentActor
-from agentflow.runtime.run_launch import RunLaunch, RunTable, shares_slot
+from agentflow.runtime.run_launch import QueuedLaunches, RunLaunch, RunTable, shares_slot
 from agentflow.runtime.run_queue import RunQueue
 from agentflow.runtime.runs_supervisor import Alarms, RunsSupervisor, StartRun
 
 if TYPE_CHECKING:
+    from agentflow.executors.callables import Callables
     from agentflow.runtime.child_runs import ChildLinks
 
 __all__ = ["RunRegistry"]
@@ -88,6 +89,7 @@ class RunRegistry:
         *,
         prepare: Prepare,
         directory: Callable[[Bound], Directory],
+        find_code: Callable[[str], Callables | None],
         is_child: Callable[[RunRow], Awaitable[bool]],
         find_deadlines: Callable[[], Awaitable[None]],
         limit: int,
@@ -100,6 +102,7 @@ class RunRegistry:
         self._owner = owner
         self._prepare = prepare
         self._directory = directory
+        self._find_code = find_code
         self._is_child = is_child
         self._find_deadlines = find_deadlines
         self.child_links: ChildLinks | None = None
@@ -113,6 +116,7 @@ class RunRegistry:
             log, self._queue, self._tasks, cancel=self._cancel_for_key, start=self._start_queued
         )
         self._folds = FoldCache()
+        self._queued_launches = QueuedLaunches()
         self._timelines: dict[str, Timeline] = {}
         """Of the runs with a time limit that came to rest last; the others have the wall clock alone."""
         self.ledger = RecoveryLedger(log, owner)
@@ -148,6 +152,7 @@ class RunRegistry:
         self._keys.close()
         self._queue.clear()
         self._folds.clear()
+        self._queued_launches.clear()
         await self._tasks.close()
 
     @property
@@ -161,15 +166,16 @@ class RunRegistry:
         return self._tasks.closed
 
     def _supervisor_ended(self, launch: RunLaunch) -> None:
-        if launch.fold is not None and not self._tasks.closed:
-            self._folds.keep(launch.fold)
-        launch.fold = None
+        if self._tasks.closed or not self._queued_launches.keep(launch):
+            if launch.fold is not None and not self._tasks.closed:
+                self._folds.keep(launch.fold)
+            launch.fold = None
         state = launch.rest_state
         if state is not None and self.child_links is not None and not self._tasks.closed:
             report = engine.report_of(state)
             if report is not None and state.begin is not None and state.begin.parent is not UNSET:
                 self.child_links.report(state.begin.parent.workflow_id, report)
-        timed = state is not None and not state.terminal and (state.timers or state.paused_timers)
+        timed = state is not None and not state.terminal and (state.timers or state.timers.paused)
         if timed or (state is None and launch.timeline.stepped):
             self._keep_timeline(launch.workflow_id, launch.timeline)
         if not self._tasks.closed:
@@ -262,7 +268,7 @@ class RunRegistry:
             self._queue.enqueue(workflow_id, _ATTACH)
         self._register(launch)
         try:
-            await asyncio.shield(launch.accepted)
+            await launch.accepted.wait()
         except AgentflowError:
             self._queue.remove(workflow_id)
             raise
@@ -375,7 +381,7 @@ class RunRegistry:
 
     async def _wait_for_trial(self, trial: Trial, launch: RunLaunch) -> None:
         """Wait until the run on trial can be trusted."""
-        over = (trial.over, launch.ended, launch.rested)
+        over = (trial.over, launch.ended.settled(), launch.rested.settled())
         waits = (*over, trial.began)
         await asyncio.wait(waits, timeout=QUEUE_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
         if trial.began.done():
@@ -438,12 +444,15 @@ class RunRegistry:
             try:
                 return await supervisor.ask(command, timeout=_REPLY_TIMEOUT_S)
             except ActorStopped:  # it rested first, or is being restarted
-                await asyncio.wait((launch.ended,), timeout=_RESTART_WAIT_S)
+                await asyncio.wait((launch.ended.settled(),), timeout=_RESTART_WAIT_S)
             except AskTimeout:
                 raise _unconfirmed(workflow_id) from None
             except Exception as error:  # its supervisor has a bug, and is restarted
                 raise AgentflowError(f"{workflow_id} failed at what it was told: {error!r}") from error
         self._check_open()
+        launch = await self._admit(workflow_id, command) if has_slot else None
+        if launch is not None:
+            return await self._wait_for_reply(launch)
         row = await self._log.run(workflow_id)
         if row.ended:
             return await self._reply_after_end(workflow_id, command)
@@ -466,12 +475,60 @@ class RunRegistry:
             if launch.ended.done():
                 raise AgentflowError("the Runtime is closed")
             if launch.is_leaving:
-                await asyncio.shield(launch.ended)
+                await launch.ended.wait()
             elif ref is None or not launch.accepted.done():
-                await asyncio.wait((launch.accepted, launch.ended), return_when=asyncio.FIRST_COMPLETED)
+                either = (launch.accepted.settled(), launch.ended.settled())
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             else:
                 return ref, launch
         return None
+
+    async def _admit(self, workflow_id: str, command: Command) -> RunLaunch | None:
+        """Start the supervisor of a run that has queued since it was submitted here, without reading its log;
+        None if that may hold more by now, or the run is to have other code."""
+        known = self._queued_launches.take(workflow_id)
+        if known is None or not isinstance(command, Attach):
+            return None
+        if self._find_code(workflow_id) is not known.directory.code:
+            return None
+        with self._tasks.cancellable():
+            epoch = await self._claim(workflow_id)
+        if epoch > known.epoch + 1:
+            return None  # another process had it meanwhile
+        launch = RunLaunch(
+            workflow_id,
+            known.plan,
+            known.bindings,
+            known.directory,
+            epoch=epoch,
+            command=command,
+            notices=self._take_notices(workflow_id),
+            fold=known.take_fold(),
+            fold_is_whole=True,
+            timeline=known.timeline,
+        )
+        launch.rested = known.rested  # its callers wait for that
+        self._timelines.pop(workflow_id, None)
+        self._register(launch)
+        self._queue.release_reservation(workflow_id)
+        return launch
+
+    async def _claim(self, workflow_id: str) -> int:
+        try:
+            epoch = await self._log.claim(workflow_id, self._owner)
+            self._check_open()
+        except BaseException:
+            with suppress(StoreError):
+                await self._log.release(workflow_id, self._owner)
+            raise
+        return epoch
+
+    def _take_notices(self, workflow_id: str) -> Sequence[str]:
+        """Return what the store had to mend when it was opened, once for each run."""
+        if not self._notices or workflow_id in self._noticed:
+            return ()
+        self._noticed.add(workflow_id)
+        return self._notices
 
     async def _start_run(
         self,
@@ -485,6 +542,7 @@ class RunRegistry:
         """Start a supervisor that applies the command, and goes on if a slot is free. `held_by`: the
         concurrency key that another run holds."""
         workflow_id = row.workflow_id
+        self._queued_launches.take(workflow_id)
         idle = isinstance(command, Cancel | Pause)  # models and functions need not be here
         page = await self._log.read(workflow_id, 0, 1 if workflow_id in self._folds else PAGE_EVENTS)
         try:
@@ -496,13 +554,7 @@ class RunRegistry:
             command, idle = Pause(by="runtime", cause="definition_unavailable", reason=message), True
             plan, bound = await self._prepare(workflow_id, False, page)
         is_child = await self._is_child(row)
-        try:
-            epoch = await self._log.claim(workflow_id, self._owner)
-            self._check_open()
-        except BaseException:
-            with suppress(StoreError):
-                await self._log.release(workflow_id, self._owner)
-            raise
+        epoch = await self._claim(workflow_id)
         waits = (self._queue.must_wait and not is_child) or self._queue.is_suspect(workflow_id)
         queued = idle or held_by is not None or (not has_slot and waits)
         if queued and not idle:
@@ -510,9 +562,6 @@ class RunRegistry:
                 self._keys.hold(workflow_id, held_by)
             else:
                 self._queue.enqueue(workflow_id, _ATTACH)
-        notices = [] if queued or workflow_id in self._noticed else self._notices
-        if notices:
-            self._noticed.add(workflow_id)
         launch = RunLaunch(
             workflow_id,
             plan,
@@ -521,7 +570,7 @@ class RunRegistry:
             epoch=epoch,
             command=command,
             queued=queued,
-            notices=notices,
+            notices=() if queued else self._take_notices(workflow_id),
             fold=self._folds.take(workflow_id, plan, bound.bindings),
             trial=self._trial if self._trial is not None and self._trial.workflow_id == workflow_id else None,
             timeline=self._timelines.pop(workflow_id, None),
@@ -535,11 +584,11 @@ class RunRegistry:
 
     async def _wait_for_reply(self, launch: RunLaunch) -> Done | Refusal:
         try:
-            answer = await asyncio.wait_for(asyncio.shield(launch.reply), _REPLY_TIMEOUT_S)
+            answer = await asyncio.wait_for(launch.reply.wait(), _REPLY_TIMEOUT_S)
         except TimeoutError:
             raise _unconfirmed(launch.workflow_id) from None
         if launch.queued:
-            await asyncio.shield(launch.ended)
+            await launch.ended.wait()
             state = launch.rest_state
             if state is not None:  # there is nothing to do for it at its turn
                 self._queue.remove(launch.workflow_id, only=None if state.terminal else Attach)
@@ -572,9 +621,9 @@ class RunRegistry:
         while True:
             live = self.launches.get(workflow_id)
             if live is not None and not live.queued:
-                return await asyncio.shield(live.rested)
+                return await live.rested.wait()
             if live is not None and not live.ended.done():
-                await asyncio.shield(live.ended)
+                await live.ended.wait()
                 if live.rest_state is not None:
                     return live.rest_state
                 continue

@@ -23,6 +23,7 @@ from agentflow.events import catalogue as ev
 from agentflow.events.tracing import RunTracer
 from agentflow.runtime.clock import Clock, monotonic_of
 from agentflow.runtime.command_messages import Done, Refusal
+from agentflow.runtime.edge_judge import EdgeJudge
 from agentflow.runtime.event_bus import Commit
 from agentflow.runtime.log_replay import Fold
 from agentflow.runtime.outside_lookups import OutsideLookups
@@ -34,8 +35,7 @@ from agentflow.runtime.supervisor_messages import Suspend, Wake
 if TYPE_CHECKING:
     from agentflow.events.log import EventLog
     from agentflow.runtime.commit_watch import CommitWatch
-    from agentflow.runtime.edge_judge import EdgeJudge
-    from agentflow.runtime.effect_launcher import Early
+    from agentflow.runtime.effect_launcher import EffectLauncher
     from agentflow.runtime.handler_calls import HandlerDone
     from agentflow.runtime.permanent_actor import PermanentActor
     from agentflow.runtime.result_cache import KeepResult
@@ -54,15 +54,15 @@ class RunStepper:
 
     __slots__ = (
         "_armed_for",
+        "_edges",
         "_results",
         "after_advance",
         "clock",
         "ctx",
         "decided_at",
-        "edges",
         "effects",
         "launch",
-        "launch_early",
+        "launcher",
         "monotonic",
         "outbox",
         "outside",
@@ -70,7 +70,6 @@ class RunStepper:
         "replies",
         "state",
         "suspending",
-        "take_early",
         "tracer",
         "validation",
         "watch",
@@ -103,12 +102,10 @@ class RunStepper:
             self.recorded = RecordedAnswers(self, replayer)
         self.validation: TraceValidation | None = None
         """Of a run whose trace is checked at its end."""
-        self.edges: EdgeJudge
+        self._edges: EdgeJudge | None = None
         self.watch: CommitWatch
-        self.take_early: Callable[[list[engine.Effect]], list[Early]]
-        """Removes from effects the calls that may begin before their batch is durable."""
-        self.launch_early: Callable[[list[Early]], None]
-        """Begins them, once the batch was sent. These four are set by the supervisor."""
+        self.launcher: EffectLauncher
+        """Begins calls, some before their batch is durable. These two are set by the supervisor."""
         self.effects: list[engine.Effect] = []
         """Of the events that are not on their way to the log yet."""
         self.suspending: Suspend | None = None
@@ -123,10 +120,17 @@ class RunStepper:
 
     def take_apart(self) -> None:
         """Let go of what knows this stepper; called when its supervisor has stopped."""
-        self.after_advance = self.recorded = self.validation = None
-        del self.take_early, self.launch_early, self.edges, self.watch, self.outside
+        self.after_advance = self.recorded = self.validation = self._edges = None
+        del self.launcher, self.watch, self.outside
         if self.state.terminal:
             self.state.forget_iterations()
+
+    @property
+    def edges(self) -> EdgeJudge:
+        """Evaluates the code of users on edges."""
+        if self._edges is None:
+            self._edges = EdgeJudge(self.ctx, self.state, self.launch.directory.code)
+        return self._edges
 
     def validate_trace(self, begin: ev.WorkflowStarted) -> None:
         """Check the trace of the run at its end if its options say so; called with its first event."""
@@ -284,7 +288,8 @@ class RunStepper:
         """Send a batch that begins at offset `first` to the log, with the effects gathered so far."""
         state, launch = self.state, self.launch
         effects, self.effects = self.effects, []
-        early = self.take_early(effects) if first else None  # before `first` nothing of the run is durable
+        # Before the first batch nothing of the run is durable.
+        early = self.launcher.take_early(effects) if first else None
         commit = Commit(
             workflow_id=state.workflow_id,
             epoch=launch.epoch,
@@ -309,7 +314,7 @@ class RunStepper:
             self.outbox.put(batch)
         self.watch.batch_sent()
         if early:
-            self.launch_early(early)
+            self.launcher.launch(early)
 
     def interrupted(self, now: int, *, stopped: bool = False) -> Decisions:
         """Return the ends of the calls that no process makes any more."""

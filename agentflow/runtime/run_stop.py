@@ -56,6 +56,11 @@ class RunStop:
         self._waits_for_handlers = False  # the end of a cancel waits until they have ended
         self._forced = False
 
+    @property
+    def _handlers_end(self) -> bool:
+        handlers = self._dispatcher.used_handlers
+        return handlers is not None and handlers.is_ending
+
     # -- cancel -----------------------------------------------------------------------------------
 
     def decide_cancel(self, command: Cancel, behind: int = 0) -> Decisions:
@@ -119,7 +124,7 @@ class RunStop:
         run.ctx.timers.cancel("grace")
         self._dispatcher.cancel_all()
         self._forced = forced
-        if not self._dispatcher.handlers.is_ending:
+        if not self._handlers_end:
             run.advance(engine.cancel_finished(run.state, run.now(), forced=forced))
         elif not self._waits_for_handlers:
             self._waits_for_handlers = True
@@ -127,7 +132,7 @@ class RunStop:
 
     def handler_ended(self) -> None:
         """Finish cancelling once the last cancelled handler has ended."""
-        if not self._dispatcher.handlers.is_ending:
+        if not self._handlers_end:
             self.handlers_stopped()
 
     def handlers_stopped(self) -> None:

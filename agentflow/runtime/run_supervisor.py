@@ -19,7 +19,8 @@ only waits has no supervisor; the next command or deadline starts one.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Collection
+from functools import cached_property
 
 import msgspec
 
@@ -28,7 +29,7 @@ from agentflow import engine, known_secrets
 from agentflow.aside import compute_aside
 from agentflow.definition.failure import ErrorInfo
 from agentflow.engine.decisions import Decisions
-from agentflow.errors import RunExists, RunNotFound
+from agentflow.errors import LogCorrupt, RunExists, RunNotFound
 from agentflow.events import catalogue as ev
 from agentflow.events.log import EventLog
 from agentflow.runtime.call_dispatcher import CallDispatcher
@@ -36,7 +37,7 @@ from agentflow.runtime.clock import Clock
 from agentflow.runtime.command_messages import Attach, Cancel, Command, Pause, ReportChild, Resume
 from agentflow.runtime.command_receiver import CommandReceiver
 from agentflow.runtime.commit_watch import CommitWatch
-from agentflow.runtime.edge_judge import EdgeJudge, EdgesJudged
+from agentflow.runtime.edge_judge import EdgesJudged
 from agentflow.runtime.effect_launcher import EffectLauncher
 from agentflow.runtime.event_bus import Barrier, CommitFailed, Committed
 from agentflow.runtime.handler_calls import (
@@ -97,14 +98,14 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         self._log = log
         self._clock = clock
         self._store = store
-        self._warned: set[str] = set()  # of the adapters' warnings, those that are recorded
+        self._warned: dict[str, None] = {}  # of the adapters' warnings, those that are recorded
 
     # -- beginning ------------------------------------------------------------------------------
 
     def on_start(self) -> Awaitable[None] | None:
         self._assemble()
         if not self._launch.is_new:
-            return self._replay()
+            return self._go_on() if self._is_folded else self._replay()
         if self._launch.first_batch_sent:
             return self._start_or_replay()
         if len(self._launch.base) > LONG_BASE:
@@ -119,25 +120,41 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         state, tracer = run.state, run.tracer
         self._run, self._state = run, state
         self._watch = run.watch = CommitWatch(run, self._bus, self._log, self.committed)
-        self._dispatcher = CallDispatcher(self.ctx, state, directory, tracer, clock.now)
-        self._edges = run.edges = EdgeJudge(self.ctx, state, directory.code)
-        self._handlers = HandlerMessages(state, self._dispatcher.handlers, self._edges, clock)
-        self._replies = HandlerReplies(run, self._handlers)
-        self._dispatcher.handlers.parked = lambda: self._replies.parked
+        self._dispatcher = CallDispatcher(self.ctx, state, directory, tracer, clock.now, self._parked)
         self._children: SupervisedChildren | None = None
         if launch.child_links is not None:
-            me = self.ctx.self
             self._children = SupervisedChildren(
-                state,
-                tracer,
-                launch.child_links,
-                lambda run_id: me.tell(ChildGone(workflow_id=run_id)),
-                lambda key: run.recorded is not None and run.recorded.serves_work(key),
+                state, tracer, launch.child_links, self._child_left, self._serves_work
             )
-        self._launcher = EffectLauncher(run, self._dispatcher, self._children)
-        run.take_early, run.launch_early = self._launcher.take_early, self._launcher.launch
-        self._stop = RunStop(run, self._dispatcher, self._children, self._rest)
-        self._commands = CommandReceiver(run, self._stop, self._watch, self._dispatcher, self._children)
+        self._launcher = run.launcher = EffectLauncher(run, self._dispatcher, self._children)
+
+    # Parts that few runs need are made when they are first needed.
+
+    @cached_property
+    def _handlers(self) -> HandlerMessages:
+        return HandlerMessages(self._state, self._dispatcher.handlers, self._run.edges, self._clock)
+
+    @cached_property
+    def _replies(self) -> HandlerReplies:
+        return HandlerReplies(self._run, self._handlers)
+
+    @cached_property
+    def _stop(self) -> RunStop:
+        return RunStop(self._run, self._dispatcher, self._children, self._rest)
+
+    @cached_property
+    def _commands(self) -> CommandReceiver:
+        return CommandReceiver(self._run, self._stop, self._watch, self._dispatcher, self._children)
+
+    def _parked(self) -> Collection[str]:
+        return self._replies.parked
+
+    def _child_left(self, run_id: str) -> None:
+        self.ctx.self.tell(ChildGone(workflow_id=run_id))
+
+    def _serves_work(self, key: str) -> bool:
+        recorded = self._run.recorded
+        return recorded is not None and recorded.serves_work(key)
 
     async def _start_or_replay(self) -> None:
         """Start a new run, unless a supervisor that died made its first events durable."""
@@ -161,8 +178,17 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         now = self._run.now()
         self._state.base = self._launch.base
         self._run.validate_trace(self._launch.first_events[0])
-        self._run.record(self._launch.first_events, events, now)
+        try:
+            self._run.record(self._launch.first_events, events, now)
+        except engine.IllegalEvent as illegal:
+            self._reject_base(illegal)
+            return
         self._write_first(events, now)
+
+    def _reject_base(self, illegal: engine.IllegalEvent) -> None:
+        """Refuse a fork of a log that the engine could not have written; nothing of the fork is stored."""
+        self._launch.reject(LogCorrupt(f"{self._launch.workflow_id} cannot begin with its base: {illegal}"))
+        self.ctx.self.kill()
 
     async def _start_long_fork(self) -> None:
         """Do as `_start_new`, with the base folded in a thread: it would hold the loop for 10 µs an event."""
@@ -170,7 +196,11 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         now = self._run.now()
         self._state.base = self._launch.base
         self._run.validate_trace(self._launch.first_events[0])
-        await compute_aside(self._run.record, self._launch.first_events, events, now)
+        try:
+            await compute_aside(self._run.record, self._launch.first_events, events, now)
+        except engine.IllegalEvent as illegal:
+            self._reject_base(illegal)
+            return
         self._write_first(events, now)
 
     def _write_first(self, events: list[ev.RunEvent], now: int) -> None:
@@ -199,6 +229,17 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         except RunNotFound as error:
             launch.reject(error)
             raise
+        self._go_on()
+
+    @property
+    def _is_folded(self) -> bool:
+        """True if the state is what the whole log of a run that had to queue gives. A fold is taken once: a
+        supervisor that is restarted reads the log."""
+        return self._launch.fold_is_whole and self._state.next_offset > 0
+
+    def _go_on(self) -> None:
+        """Apply the command, and go on with the state of the log."""
+        run, state, launch = self._run, self._state, self._launch
         launch.timeline.taken_up(state, self._clock.now())
         if self._children is not None:
             self._children.find()
@@ -308,13 +349,20 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         if self._children is not None and self._children.are_leaving:
             return  # a run ends after its children
         if self._launch.queued and engine.resume_is_due(state, self._run.now()):
-            self.ctx.self.stop()  # its pause is over; it comes back when there is a place for it
+            self._queue()  # its pause is over
         elif state.status in ("completed", "failed", "cancelled", "waiting"):
             self._rest()
         elif state.status == "paused" and not self._dispatcher.is_busy:
             self._rest()  # a pause lets what is in flight finish
         elif self._launch.queued:
-            self.ctx.self.stop()  # its log has begun; it comes back when there is a place for it
+            self._queue()  # its log has begun
+
+    def _queue(self) -> None:
+        """Stop this actor: the run comes back when there is a place for it."""
+        run = self._run
+        if not run.outbox:
+            self._launch.fold = Fold(self._state, run.tracer, self._state.next_offset)
+        self.ctx.self.stop()
 
     def _rest(self) -> None:
         """Stop this actor: the run is terminal, paused or waits for input. Resolves `rested`; the next
@@ -328,7 +376,8 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
                 launch.fold = Fold(state, run.tracer, state.next_offset)
         if not launch.rested.done():
             launch.rested.set_result(state)
-        self._dispatcher.handlers.release_all()  # one that waits for a larger budget would not end by itself
+        if (handlers := self._dispatcher.used_handlers) is not None:
+            handlers.release_all()  # one that waits for a larger budget would not end by itself
         self.ctx.self.stop()
 
     def on_stop(self) -> None:
@@ -339,8 +388,9 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         """Let the parts of this supervisor go, which know each other: the state of a run that has ended is
         freed at once, not when the garbage collector finds it."""
         self._run.take_apart()
-        del self._watch, self._dispatcher, self._edges, self._handlers, self._replies, self._children
-        del self._launcher, self._stop, self._commands
+        del self._watch, self._dispatcher, self._children, self._launcher
+        for part in ("_handlers", "_replies", "_stop", "_commands"):
+            self.__dict__.pop(part, None)
 
     @on(Suspend)
     def suspend(self, message: Suspend) -> None:
@@ -379,7 +429,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             def judged(report: engine.ChildReport) -> None:
                 self._commands.receive(msgspec.structs.replace(command, report=report), settle)
 
-            self._edges.judge_report(command.report, judged)
+            self._run.edges.judge_report(command.report, judged)
         else:
             self._commands.receive(command, settle)
 
@@ -393,7 +443,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
     @on(EdgesJudged)
     def edges_judged(self, message: EdgesJudged) -> None:
-        self._edges.answered(message)
+        self._run.edges.answered(message)
 
     @on(LookedUp)
     def looked_up(self, message: LookedUp) -> None:
@@ -424,7 +474,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             first_token_ms=reply.first_token_ms,
         )
         new = [text for text in reply.warnings if text not in self._warned] if decisions else []
-        self._warned.update(new)
+        self._warned.update(dict.fromkeys(new))
         self._run.advance([*model_warnings(new), *decisions])
 
     @on(ModelCallFailure)
@@ -507,7 +557,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             def found(version: int, messages: tuple[engine.Outgoing, ...]) -> None:
                 self.handler_done(msgspec.structs.replace(message, messages=messages, judged_at=version))
 
-            self._edges.ask(node, message.messages, found)
+            self._run.edges.ask(node, message.messages, found)
             return
         handlers, run = self._dispatcher.handlers, self._run
         handlers.ended(message.activation, message.attempt)
@@ -554,9 +604,16 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     @on(Terminated)
     def worker_lost(self, signal: Terminated) -> None:
         """Close the open calls of an agent whose actor died of a bug, and of a service whose actor ended, as
-        interrupted; a new actor makes them again from what is recorded."""
-        if self._dispatcher.handlers.knows(signal.ref):
-            self._run.advance(self._handlers.lost(signal.ref, signal.error, self._run.now()))
+        interrupted; a new actor makes them again from what is recorded.
+
+        What ends without an error while the system ends, as by a KeyboardInterrupt in a handler, has not
+        failed: the log keeps its work open, and the run is parked.
+        """
+        is_closing = signal.error is None and self.ctx.system.ending
+        handlers = self._dispatcher.used_handlers
+        if handlers is not None and handlers.knows(signal.ref):
+            lost = self._handlers.lost(signal.ref, signal.error, self._run.now(), is_closing=is_closing)
+            self._run.advance(lost)
             self._stop.handler_ended()
             if not self._run.outbox:
                 self._maybe_rest()  # a pause waits for the ends of handlers

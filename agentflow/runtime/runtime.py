@@ -244,6 +244,7 @@ class Runtime(ChildRunCommands):
             self.owner,
             prepare=self._prepare,
             directory=lambda bound: self._pools.directory(bound, self.models),
+            find_code=self._code.of_run,
             is_child=self._is_child,
             find_deadlines=self._find_deadlines,
             limit=limit,

@@ -189,7 +189,7 @@ class SubmitCommand(RunResults):
         if input_from is not None:
             input = await self._input_from(input_from, input)
             kept["input_from"] = dict(input_from)
-        if isinstance(submission, WorkflowWithCode):
+        if not isinstance(submission, Definition) and isinstance(submission, WorkflowWithCode):
             own = self._code.add(submission)
             input, kept["input_type"] = encode_input(own, input)
             code = own if code is None else code.injected(own)

@@ -40,7 +40,7 @@ class SupervisedChildren:
         self._links = links
         self._on_gone = on_gone
         self._awaited: dict[str, str] = {}
-        self._leaving: set[str] = set()
+        self._leaving: dict[str, None] = {}
 
     @property
     def are_leaving(self) -> bool:
@@ -107,12 +107,12 @@ class SupervisedChildren:
         return self.are_leaving
 
     def _cancel(self, child_id: str, command: Cancel) -> None:
-        self._leaving.add(child_id)
+        self._leaving[child_id] = None
         self._links.cancel(child_id, command, lambda: self._on_gone(child_id))
 
     def gone(self, child_id: str) -> None:
         """Take note that a cancelled child has ended."""
-        self._leaving.discard(child_id)
+        self._leaving.pop(child_id, None)
 
     def leave(self) -> None:
         """Wait for no cancelled child any more, because the Runtime is closed."""

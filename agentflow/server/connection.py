@@ -260,6 +260,10 @@ class Connection(asyncio.Protocol):
         if data:
             self.transport.write(data)
 
+    def write_parts(self, *parts: bytes) -> None:
+        """Send bytes that lie in several places; a large one is not copied where the loop can do that."""
+        self.transport.writelines(parts)
+
     async def wait_writable(self) -> None:
         """Wait until the client has taken most of what was sent, or is gone."""
         if self._writable is None or self._writable.done():

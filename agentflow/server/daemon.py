@@ -41,6 +41,7 @@ from agentflow.server.metrics import Metrics
 from agentflow.server.notify import sd_notify
 from agentflow.server.sockets import Listeners, bind_all
 from agentflow.server.tokens import load_tokens
+from agentflow.signal_handlers import SignalHandlers
 from agentflow.tools import Service as ToolService
 
 if TYPE_CHECKING:
@@ -244,17 +245,14 @@ class _Signals:
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
         self._seen = False
-        self._before: dict[signal.Signals, Any] = {}
         self._process = os.getpid()
+        self._handlers = SignalHandlers((signal.SIGTERM, signal.SIGINT), self._take)
 
     def __enter__(self) -> None:
-        # Not `loop.add_signal_handler`: a second signal must get through although the loop is busy.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._before[number] = signal.signal(number, self._take)
+        self._handlers.__enter__()
 
     def __exit__(self, *raised: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self._handlers.__exit__(*raised)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:  # a child that a function forked: to drain is the parent's

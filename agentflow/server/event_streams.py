@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -14,10 +14,11 @@ from agentflow.errors import LogCorrupt
 from agentflow.events.all_runs import PAGE
 from agentflow.events.deltas import DeltaReader
 from agentflow.events.envelope import StoredEvent
+from agentflow.events.pages import SharedPage
 from agentflow.events.rows import VERIFY_HINT
 from agentflow.logs import get_logger
 from agentflow.server.connection import HIGH_WATER
-from agentflow.server.frames import Sse
+from agentflow.server.frames import Frames, Sse
 from agentflow.server.problems import Refusal
 from agentflow.server.stream import Plan, Stream
 from agentflow.server.stream_registry import StreamRegistry
@@ -28,6 +29,8 @@ _log = get_logger("agentflow.server")
 
 _encode = msgspec.json.Encoder().encode
 
+_LARGEST_SHARED = 1 << 20
+"""Bytes of a page of which the frames are kept for other streams."""
 _DELTA_INTERVAL_S = 0.1
 """Text of an answer that a model writes within this time is sent as one frame."""
 _SLOW_CLIENT_INTERVAL_S = 1.0
@@ -82,13 +85,15 @@ class RunStream(Stream):
         plan, wanted = self.plan, self.plan.wanted
         if self._stop is not None and batch[-1].offset > self._stop:
             batch = batch[: self._stop - batch[0].offset + 1]
-        for part in parts(batch):
+        shared = wanted.everything and self.left is None and not plan.expand
+        for part, data in encoded(batch, plan.frames) if shared else ((part, b"") for part in parts(batch)):
             shown = part if wanted.everything else [event for event in part if wanted(event)]
             shown = self.cut(shown)
             # Text of an answer comes before the event that has all of it.
             ahead = b"" if self._deltas is None else self._delta_frames()
             if shown:
-                await self.emit(ahead + plan.frames.events(shown, whole=plan.expand), len(shown))
+                data = data or plan.frames.events(shown, whole=plan.expand)
+                await self.emit(ahead + data, len(shown))
             elif ahead:
                 await self.put(ahead)
             self._position = part[-1].offset
@@ -236,6 +241,17 @@ def parse_place(text: str | None) -> tuple[str | None, int]:
     if not dot or not sent.isdecimal() or int(sent) > PAGE:
         raise Refusal("invalid_position", "the cursor is not one that a stream of all runs has given")
     return cursor or None, int(sent)
+
+
+def encoded(events: Sequence[StoredEvent], frames: Frames) -> Iterable[tuple[Sequence[StoredEvent], bytes]]:
+    """Return the parts of events with their frames; those of a page that several streams read are made once,
+    unless they are large."""
+    if not isinstance(events, SharedPage) or events.size > _LARGEST_SHARED:
+        return ((part, frames.events(part)) for part in parts(events))
+    found = events.made.get(frames.form)
+    if found is None:
+        found = events.made[frames.form] = [(part, frames.events(part)) for part in parts(events)]
+    return found
 
 
 def parts(events: Sequence[StoredEvent]) -> Iterator[Sequence[StoredEvent]]:

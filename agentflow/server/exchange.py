@@ -19,6 +19,7 @@ __all__ = ["Exchange", "Wire", "problem_bytes"]
 _log = logs.get_logger("agentflow.server")
 _BAD_NAME = re.compile(rb'[\x00-\x1f\x7f()<>@,;:\[\]={} \t\\"]')
 _BAD_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_LARGE_PIECE = 16 * 1024  # bytes; a copy of more costs more than another buffer of the socket
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _STATUS = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus
@@ -40,6 +41,10 @@ class Wire(Protocol):
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
+        ...
+
+    def write_parts(self, *parts: bytes) -> None:
+        """Send bytes that lie in several places."""
         ...
 
     async def wait_writable(self) -> None:
@@ -201,7 +206,11 @@ class Exchange:
         if message["type"] != "http.response.body" or self.complete:
             raise RuntimeError(f"unexpected ASGI message {message['type']!r}")
         more: bool = message.get("more_body", False)
-        self._wire.write(self._head + self._frame(message.get("body", b""), more))
+        body: bytes = message.get("body", b"")
+        if self._chunked and more and len(body) >= _LARGE_PIECE:
+            self._wire.write_parts(self._head + b"%x\r\n" % len(body), body, b"\r\n")
+        else:
+            self._wire.write(self._head + self._frame(body, more))
         self._head = b""
         if not more:
             if self._expected:

@@ -21,6 +21,8 @@ class Frames:
     """How a stream writes events and signs of life."""
 
     media = ""
+    form = ""
+    """Name of what `events` returns: equal for what gives the same bytes."""
 
     def events(self, events: Sequence[StoredEvent], *, whole: bool = False) -> bytes:
         """Return the frames of events, in order; `whole` with their blobs in place."""
@@ -52,6 +54,7 @@ class Ndjson(Frames):
     """One event a line; an empty line is a sign of life."""
 
     media = "application/x-ndjson"
+    form = "ndjson"
 
     def events(self, events: Sequence[StoredEvent], *, whole: bool = False) -> bytes:
         return b"\n".join([event.body if whole else event.wire for event in events]) + b"\n"
@@ -70,6 +73,7 @@ class Sse(Frames):
 
     def __init__(self, named: bool = True) -> None:
         self._named = named
+        self.form = "sse" if named else "sse, unnamed"
 
     def begin(self) -> bytes:
         return b"retry: 3000\n\n"

@@ -258,6 +258,7 @@ async def test_calls_may_overlap(adapter: Adapter) -> None:
         check(reply)
 
 
-async def test_closing_twice(adapter: Adapter, request: pytest.FixtureRequest) -> None:
+async def test_a_provider_that_was_closed_twice_connects_anew(adapter: Adapter) -> None:
     await adapter.provider.aclose()
     await adapter.provider.aclose()
+    check(await complete(adapter, ask(adapter)))

@@ -16,6 +16,7 @@ from agentflow.events.log import Append
 from agentflow.events.open import open_log
 from agentflow.events.owner import this_process
 from agentflow.events.segments import store as segment_store
+from agentflow.events.tombstone import Tombstone
 from tests.conformance.test_event_log import (
     BACK_ENDS,
     T0,
@@ -96,6 +97,38 @@ async def test_a_row_tells_its_size_its_parent_and_when_it_ended(log, kind, tmp_
     assert child.bytes == sum(len(e.body) for e in await log.read("wf_child"))
     assert (open_run.parent, open_run.ended_at, open_run.earliest_offset) == (None, None, 0)
     await log.append(batch("wf_b", 0))  # the reopened log is closed by nobody else
+    await log.close()
+
+
+# -- deleting many
+
+
+async def test_many_runs_go_together_and_of_each_that_stays_it_is_said_why(log, kind, tmp_path):
+    for number in range(3):
+        await ended(log, f"wf_{number}", created_at=T0 + number, labels={"customer": "c", "n": str(number)})
+    await ended(log, "wf_gone", created_at=T0 + 8)
+    await log.delete("wf_gone", LATER)
+    await fill(log, "wf_open", 2)
+    found = await log.delete_all(["wf_0", "wf_open", "wf_none", "wf_gone", "wf_1", "wf_0"], LATER)
+    assert {run: type(answer) for run, answer in found.items()} == {
+        **dict.fromkeys(("wf_0", "wf_1"), Tombstone),
+        "wf_open": RunNotTerminal,
+        "wf_none": RunNotFound,
+        "wf_gone": RunGone,
+    }
+    assert (found["wf_1"].workflow_id, found["wf_1"].deleted_at) == ("wf_1", LATER)
+    for _ in range(2):
+        for run in ("wf_0", "wf_1"):
+            with pytest.raises(RunGone) as caught:
+                await log.read(run)
+            assert caught.value.tombstone == found[run]
+        page = await log.runs(label=("customer", "c"))
+        assert [row.workflow_id for row in page.items] == ["wf_2"]
+        assert await offsets(log, "wf_2") == list(range(5))
+        assert (await log.run("wf_open")).last_offset == 1
+        await log.sweep(LATER)
+        log = await reopened(log, kind, tmp_path)
+    assert await log.delete_all([], LATER) == {}
     await log.close()
 
 

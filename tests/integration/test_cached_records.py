@@ -63,7 +63,7 @@ async def test_a_long_fork_is_made_in_threads(runtime: Runtime, monkeypatch: pyt
         aside.append(call.__name__)
         return await asyncio.to_thread(call, *arguments)
 
-    for module in ("fork", "log_replay", "run_supervisor"):
+    for module in ("fork_source", "log_replay", "run_supervisor"):
         monkeypatch.setattr(f"agentflow.runtime.{module}.compute_aside", noted)
     fork = await runtime.fork("wf_long", from_step=f"n{STEPS - 1}")
     assert (await fork.result()).output == {"x": STEPS}

@@ -494,7 +494,7 @@ def test_a_failed_run_goes_on_as_a_new_one(sandbox: Sandbox, answers: Answers, r
         assert "again skipped: dependency_failed (greet)" in report
         answers.queue = ["7"]
     else:
-        assert re.search(r"^greet +succeeded +\d+ ms +12 +1$", report, re.MULTILINE), report
+        assert re.search(r"^greet +succeeded +[\d.]+ m?s +12 +1$", report, re.MULTILINE), report
     assert_moves(sandbox, report)
 
 

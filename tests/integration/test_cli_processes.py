@@ -296,7 +296,7 @@ def test_a_terminal_gets_a_live_table_and_then_the_output(sandbox: Sandbox, gate
     assert "\x1b[?25l" in table, "the cursor is hidden while the table is drawn"
     assert "\x1b[36m" in table, "in colour"
     assert re.search(r"▸\s+greet\s", plain(table))
-    assert re.search(r"✓\s+greet\s+\d+ ms\s+12 tokens", plain(table))
+    assert re.search(r"✓\s+greet\s+[\d.]+ m?s\s+12 tokens", plain(table))
     assert json.loads(output) == {"greet": "hello Ann"}
 
 
@@ -307,7 +307,7 @@ def test_progress_shows_on_the_terminal_while_stdout_is_a_file(sandbox: Sandbox,
         terminal = Terminal(sandbox, "run", "flow.yaml", "-i", "name=Ann", stdout=out)
         assert terminal.end() == 0
     assert json.loads((sandbox.folder / "out").read_text()) == {"greet": "hello Ann"}
-    assert re.search(r"✓\s+greet\s+\d+ ms\s+12 tokens", plain(terminal.text))
+    assert re.search(r"✓\s+greet\s+[\d.]+ m?s\s+12 tokens", plain(terminal.text))
     assert "hello Ann" not in terminal.text
 
 

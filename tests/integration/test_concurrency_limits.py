@@ -255,6 +255,72 @@ class TestQueued:
             assert set(await finish(handles)) == {"completed"}
 
 
+class ReadCountingLog(MemoryLog):
+    """Notes the runs whose rows and events were read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows_read: list[str] = []
+        self.logs_read: list[str] = []
+
+    async def run(self, workflow_id: str):
+        self.rows_read.append(workflow_id)
+        return await super().run(workflow_id)
+
+    async def read(self, workflow_id: str, from_offset: int = 0, limit: int = 256):
+        self.logs_read.append(workflow_id)
+        return await super().read(workflow_id, from_offset, limit)
+
+
+class TestItsTurn:
+    """A run that had to queue goes on from what `submit` made of it."""
+
+    async def _read_of_five(self, log: ReadCountingLog, value: dict, meanwhile=None) -> list[int]:
+        """Queue five runs behind another, do what is to happen `meanwhile`, and let all end.
+
+        Returns the numbers of the runs that were read after that.
+        """
+        desk = Desk(look=True)
+        async with Runtime(
+            log, services=[desk.service()], max_concurrent_runs=1, clock=LoopClock()
+        ) as runtime:
+            graph = runtime.load(chain("look"))
+            handles = [await runtime.submit(graph, value) for _ in range(6)]
+            if meanwhile is not None:
+                await meanwhile(runtime, [handle.workflow_id for handle in handles])
+            await run_until_idle()
+            log.rows_read.clear()
+            log.logs_read.clear()
+            desk.gates["look"].set()
+            results = await asyncio.gather(*(handle.result() for handle in handles))
+            assert [r.state for r in results] == ["completed"] * 6
+            assert desk.runs == [handle.workflow_id for handle in handles]
+            read = {*log.logs_read, *log.rows_read}
+            for handle in handles:
+                await must_be_sound(runtime, handle.workflow_id)
+            return [n for n, handle in enumerate(handles) if handle.workflow_id in read]
+
+    @virtual
+    async def test_nothing_is_read(self):
+        assert await self._read_of_five(ReadCountingLog(), {"n": 1}) == []
+
+    @virtual
+    async def test_the_log_is_read_of_a_run_that_another_command_or_process_had(self):
+        async def meanwhile(runtime: Runtime, runs: list[str]) -> None:
+            await runtime.signal(runs[2], "hurry")
+            async with Runtime(log, services=[Desk().service()], clock=LoopClock()) as other:
+                await other.pause(runs[4])
+            await runtime.resume(runs[4])
+
+        log = ReadCountingLog()
+        assert await self._read_of_five(log, {}, meanwhile) == [2, 4]
+
+    @virtual
+    async def test_the_log_is_read_of_a_run_whose_input_is_too_large_to_be_kept(self):
+        read = await self._read_of_five(ReadCountingLog(), {"text": "x" * 70_000})
+        assert read == [1, 2, 3, 4, 5]
+
+
 def third_done(handle, desk) -> bool:
     return handle.workflow_id in desk.runs
 

@@ -175,7 +175,20 @@ INVALID: dict[str, tuple[str, str, str]] = {
     "no record": (SUITE, "\n", "invalid_dataset"),
     "no JSON": (SUITE, '{"id": "a"}\n{"id": ', "parse_dataset_line_failed"),
     "unknown member": (SUITE, '{"id": "a", "inputs": {}}', "parse_dataset_line_failed"),
-    "same id twice": (SUITE, '{"id": "a"}\n{"id": "a"}', "invalid_dataset"),
+    "same id twice": (SUITE, '{"id": "a", "input": 1, "expected_output": 1}\n' * 2, "that of line 1 too"),
+    "no input": (SUITE, '\n{"id": "a", "expected_output": 1}', 'cases.jsonl:2: case "a" has no input'),
+    "nothing to judge": (
+        *(SUITE, '{"id": "a", "input": null}'),
+        'cases.jsonl:1: case "a" has no expected_output, and no evaluator judges it',
+    ),
+    "no path": (
+        SUITE + "comparison: {mode: paths, paths: [a, b..c]}\n",
+        *("", 'suite.yaml:4:38: "b..c" is not a path'),
+    ),
+    "no one path": (
+        SUITE + "custom_evals: [{id: a, handler: length, actual_path: 'a[*]'}]\n",
+        *("", 'suite.yaml:4:54: "a[*]" is not a path'),
+    ),
 }
 
 
@@ -190,6 +203,17 @@ def test_a_suite_that_cannot_be_used_runs_nothing(sandbox: Sandbox, name: str):
     assert result.exit_code == 3
     assert expected in result.stderr
     assert json.loads(sandbox.invoke("list", "--json").stdout)["items"] == []
+
+
+async def test_a_case_that_only_callables_judge_needs_no_expected_output(sandbox: Sandbox):
+    cases(sandbox, {"id": "one", "input": {"name": "Ann"}})
+    async with Runtime() as runtime:
+        with pytest.raises(EvalError, match="no evaluator judges it"):
+            await run_eval(sandbox.folder / "suite.yaml", runtime)
+        report = await run_eval(
+            sandbox.folder / "suite.yaml", runtime, evaluators={"any": lambda given: given["input"] == {}}
+        )
+    assert [(c.status, [e.id for e in c.evaluations]) for c in report.cases] == [("failed", ["any"])]
 
 
 async def test_callables_judge_too_and_the_order_is_that_of_the_dataset(sandbox: Sandbox):

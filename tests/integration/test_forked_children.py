@@ -64,7 +64,7 @@ def test_the_exit_code_of_a_child_is_that_of_its_exception(raised, code, told):
     assert (done.returncode, done.stdout, done.stderr) == (code, "out", told)
 
 
-def test_a_signal_to_a_forked_child_of_the_daemon_ends_the_child_alone():
+async def test_a_signal_to_a_forked_child_of_the_daemon_ends_the_child_alone():
     class Drained:
         def stop(self) -> None:
             os._exit(9)
@@ -73,6 +73,6 @@ def test_a_signal_to_a_forked_child_of_the_daemon_ends_the_child_alone():
         pid = os.fork()
         if pid == 0:
             os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(10)
+            time.sleep(10)  # noqa: ASYNC251 — the child has no loop
             os._exit(8)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 128 + signal.SIGTERM
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 128 + signal.SIGTERM  # noqa: ASYNC222

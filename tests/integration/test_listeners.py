@@ -115,6 +115,44 @@ async def test_names_that_are_none_are_refused(names: list[str], said: str) -> N
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+async def test_a_name_is_served_by_one_runtime_of_a_store_at_a_time(tmp_path: Path) -> None:
+    store, first, second = f"sqlite:{tmp_path}/runs.db", Heard(), Heard()
+    async with Runtime(store, listeners=[Listener("audit", first.take)]):
+        with pytest.raises(ConfigurationError, match='of this process serves the listener "audit"'):
+            async with Runtime(
+                store, listeners=[Listener("other", second.take), Listener("audit", second.take)]
+            ):
+                raise AssertionError("it was opened")
+        async with Runtime(store, listeners=[Listener("other", second.take)]):
+            pass  # the name that was refused beside "audit" is free
+    whole = await run(store, Listener("audit", second.take))
+    assert (first.events, second.events) == ([], whole)
+
+
+async def test_a_name_is_free_once_the_process_that_served_it_has_ended(tmp_path: Path) -> None:
+    store = f"sqlite:{tmp_path}/runs.db"
+    program = (
+        "import asyncio, sys\nfrom agentflow import Listener, Runtime\n"
+        "async def main():\n"
+        "    async with Runtime(sys.argv[1], listeners=[Listener('audit', print)]):\n"
+        "        print('open', flush=True)\n"
+        "        await asyncio.Event().wait()\n"
+        "asyncio.run(main())\n"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, store, stdout=asyncio.subprocess.PIPE, cwd=ROOT
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"open\n"
+    heard = Heard()
+    with pytest.raises(ConfigurationError, match=f"in process {process.pid} serves"):
+        await run(store, Listener("audit", heard.take))
+    process.kill()
+    await process.wait()
+    whole = await run(store, Listener("audit", heard.take))
+    assert heard.events == whole
+
+
 @pytest.mark.parametrize("offset", [0, 3, 7, pytest.param(11, marks=pytest.mark.slow)])
 async def test_each_event_comes_at_least_once_across_a_kill(offset: int, tmp_path: Path) -> None:
     store, file = f"sqlite:{tmp_path / 'runs.db'}", tmp_path / "heard"

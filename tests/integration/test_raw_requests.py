@@ -305,7 +305,7 @@ async def converse(
             await sending
     if not ended:
         with contextlib.suppress(ConnectionError, TimeoutError):
-            async with asyncio.timeout(3 if b"connection: close" in answer else 0.02):
+            async with asyncio.timeout(20 if b"connection: close" in answer else 0.02):
                 while chunk := await reader.read(1 << 20):
                     answer += chunk
                 ended = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -28,13 +28,9 @@ async def test_a_run_that_comes_waits_behind_those_that_queue_although_a_slot_is
 
 async def test_a_table_counts_the_runs_that_take_a_slot(driver: Driver):
     """Each start and end of a run asks for the number: to count anew made the recovery of n runs n² work."""
-    table, state = RunTable(), driver.state
-
-    def find(name: str) -> Any:
-        raise LookupError(name)
+    table, state, where = RunTable(), driver.state, cast(Directory, None)
 
     def add(workflow_id: str, *, queued: bool = False, is_child: bool = False) -> None:
-        where = Directory(model=find, tool=find)
         launch = RunLaunch(
             workflow_id, state.graph, state.bindings, where, epoch=1, queued=queued, is_child=is_child
         )

@@ -19,6 +19,7 @@ NOT_ON_THE_CLIENT = {
     "rows": "rows of the store's index; `summaries` gives them as records",
     "log": "the open store",
     "fork_graph": "takes a graph with the Python code of this process",
+    "fork_source": "as `fork_graph`",
     "system": "the actor system of this process",
     "result_of_run": "for handles of this process",
     "rest_of_run": "for handles of this process",

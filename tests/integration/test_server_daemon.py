@@ -163,7 +163,7 @@ class TestDrained:
             began = time.monotonic()
             daemon.signal(signal.SIGTERM)
             assert daemon.wait() == 128 + signal.SIGTERM
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < 15  # it would linger for 30 s
         assert "stopped at once" in daemon.errors()
 
     def test_what_takes_too_long_is_left_in_the_log(self, daemon):

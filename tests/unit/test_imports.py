@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import agentflow
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -39,6 +41,24 @@ def test_all_names_what_there_is_and_is_sorted(name):
     assert list(module.__all__) == sorted(module.__all__)
     for public in module.__all__:
         assert getattr(module, public) is not None
+
+
+# Page 002 §15.
+GRAPH_ERRORS = (
+    *("message_type_undeclared", "unknown_target", "routing_failed", "message_undelivered"),
+    *("join_incomplete", "state_conflict", "executor_failed", "max_iterations_exceeded"),
+    *("step_limit_exceeded", "pending_limit_exceeded", "message_limit_exceeded", "no_response_handler"),
+    *("input_timeout", "unknown_speaker", "concurrency_rejected", "checkpoint_not_found"),
+    *("graph_signature_mismatch", "invalid_edit"),
+)
+
+
+@pytest.mark.parametrize("code", GRAPH_ERRORS)
+def test_each_error_of_graphs_is_an_exception_of_the_package(code: str):
+    name = code.title().replace("_", "")
+    assert name in agentflow.__all__
+    assert issubclass(getattr(agentflow, name), agentflow.AgentflowError)
+    assert getattr(agentflow, name).code == code
 
 
 def test_the_package_imports_nothing_heavy_by_itself():

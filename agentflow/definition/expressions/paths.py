@@ -13,11 +13,12 @@ from agentflow.definition.expressions.nodes import Digits, Index, Member, Node, 
 from agentflow.definition.expressions.run import Evaluate, Run, Step, located
 from agentflow.definition.expressions.values import kind
 
-__all__ = ["compile_path"]
+__all__ = ["MISSING", "compile_path", "lookup"]
 
 Compile = Callable[[Node, str], Evaluate]
 
-_MISSING: Final = object()
+MISSING: Final = object()
+"""What `lookup` finds where nothing is."""
 _TABLES: Final = frozenset({"nodes", "steps"})
 """Roots whose mappings are tables of the run, which grow with its steps: as a value they are copied."""
 
@@ -48,7 +49,7 @@ def compile_path(node: Path, source: str, compile_node: Compile) -> Evaluate:
             value = start(run)
             for read in single:
                 value = read(value, run)
-                if value is _MISSING:
+                if value is MISSING:
                     value = None
             return value
 
@@ -59,7 +60,7 @@ def compile_path(node: Path, source: str, compile_node: Compile) -> Evaluate:
         value = start(run)
         for read in single:
             value = read(value, run)
-            if value is _MISSING:
+            if value is MISSING:
                 value = None
         values = [value]
         for spread in many:
@@ -142,35 +143,35 @@ def _member(value: Any, name: str) -> Any:
 
 
 def _read(segment: Segment, source: str, compile_node: Compile) -> Step:
-    """Return what a segment reads of one value, _MISSING if it is not there: null is a value of a
+    """Return what a segment reads of one value, MISSING if it is not there: null is a value of a
     projection."""
     match segment:
         case Member():
             name = segment.name
-            return lambda value, run: _lookup(value, name)
+            return lambda value, run: lookup(value, name)
         case Digits():
             text, number = segment.text, int(segment.text)
-            return lambda value, run: _lookup(value, number if kind(value) == "array" else text)
+            return lambda value, run: lookup(value, number if kind(value) == "array" else text)
         case Index():
             key = compile_node(segment.key, source)
-            return lambda value, run: _lookup(value, key(run))
+            return lambda value, run: lookup(value, key(run))
         case Star():
             raise AssertionError("a projection reads many values")
 
 
-def _lookup(value: Any, key: Any) -> Any:
+def lookup(value: Any, key: Any) -> Any:
     """Return the member of an object by a string, the element of an array by an integral number, or
-    _MISSING."""
+    MISSING."""
     of = kind(value)
     if of == "object":
-        return value.get(key, _MISSING) if isinstance(key, str) else _MISSING
+        return value.get(key, MISSING) if isinstance(key, str) else MISSING
     if of != "array" or kind(key) != "number":
-        return _MISSING
+        return MISSING
     if isinstance(key, float):
         if not key.is_integer():
-            return _MISSING
+            return MISSING
         key = int(key)
-    return value[key] if 0 <= key < len(value) else _MISSING
+    return value[key] if 0 <= key < len(value) else MISSING
 
 
 Spread = Callable[[list[Any], Run], list[Any]]
@@ -208,7 +209,7 @@ def _spread(segment: Segment, source: str, compile_node: Compile) -> Spread:
             found = [read(value, run) for value in values]
         else:
             wanted = key(run) if key is not None else None
-            found = [_lookup(value, wanted) for value in values]
-        return [value for value in found if value is not _MISSING]
+            found = [lookup(value, wanted) for value in values]
+        return [value for value in found if value is not MISSING]
 
     return each

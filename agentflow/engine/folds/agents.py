@@ -45,7 +45,7 @@ def _agent_initialized(state: RunState, data: ev.AgentInitialized, offset: int, 
     activation.agent = progress
     activation.attempt_started = ts
     activation.due_at = None
-    state.timers.pop(f"retry {activation.key}", None)
+    state.timers.disarm(f"retry {activation.key}")
     if activation.node.retry.timeout is not None:
         state.timers[f"attempt {activation.key}"] = ts + round(activation.node.retry.timeout * 1e6)
     wake(state, activation)
@@ -84,7 +84,7 @@ def _agent_retrying(state: RunState, data: ev.AgentRetrying, offset: int, ts: in
         activation.first_failure = activation.first_failure or ts
         activation.due_at = due
         activation.error = None
-        state.timers.pop(f"attempt {activation.key}", None)
+        state.timers.disarm(f"attempt {activation.key}")
         state.timers[f"retry {activation.key}"] = due
     elif data.kind == "model":
         progress.due_at = progress.asked_at = due
@@ -131,7 +131,7 @@ def _model_started(state: RunState, data: ev.ModelCallStarted, offset: int, ts: 
     progress.digest = data.request_hash
     progress.model_call = data.model_call_id
     progress.due_at = None
-    state.timers.pop(f"retry {activation.key}", None)
+    state.timers.disarm(f"retry {activation.key}")
     extend_attempt(state, activation, ts)
     progress.asked_at = None
     state.changed.pop(activation.key, None)

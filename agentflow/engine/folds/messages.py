@@ -108,7 +108,7 @@ def add_to_rounds(state: RunState, activation: Activation, buffered: dict[int, E
     for index, entry in buffered.items():
         held = path.rounds[index]
         if held.add(activation.node.id, entry):
-            path.due.add(index)
+            path.due[index] = None
             limit_round(state, path, held)
 
 
@@ -197,7 +197,7 @@ def round_timed(state: RunState, data: ev.TimerScheduled | ev.TimerFired | ev.Ti
         raise IllegalEvent(data, f"{name} is no timer of a round")
     held.armed = data if isinstance(data, ev.TimerScheduled) else None
     if held.armed is None:
-        state.timers.pop(name, None)
+        state.timers.disarm(name)
     else:
         state.timers[name] = micros(data.due_at)
     if path is None:
@@ -224,7 +224,7 @@ def _superstep_completed(state: RunState, data: ev.SuperstepCompleted, offset: i
 
 
 def _undelivered(state: RunState, data: ev.MessageUndelivered, offset: int, ts: int) -> None:
-    state.mail.told.add((data.activation, data.index))
+    state.mail.told[data.activation, data.index] = None
     state.mail.untold.pop((data.activation, data.index), None)
     if state.graph.options.on_undelivered == "fail" and data.reason not in ("join_incomplete", "join_closed"):
         state.mail.fatal = state.mail.fatal or _nobody_took(state, data)

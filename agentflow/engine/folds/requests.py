@@ -70,8 +70,8 @@ def _superseded(state: RunState, data: ev.ApprovalRequested) -> Activation:
     if activation is None or data.supersedes not in state.requests:
         raise IllegalEvent(data, f"{key} does not wait for {data.supersedes}")
     del state.requests[str(data.supersedes)]
-    state.withdrawn.add(str(data.supersedes))
-    state.timers.pop(f"approval {data.supersedes}", None)
+    state.withdrawn[str(data.supersedes)] = None
+    state.timers.disarm(f"approval {data.supersedes}")
     activation.snapshot = data.subject
     if state.pipeline is not None:
         state.pipeline.stale.pop(key, None)
@@ -88,7 +88,7 @@ def _asks_itself(state: RunState, data: Any) -> bool:
 def _answered(state: RunState, request: OpenRequest, data: Any, ts: int) -> None:
     """Hand an answer to the kind that asked: its activation is at work again with the last one."""
     activation = request.activation
-    state.timers.pop(f"input {data.request_id}", None)
+    state.timers.disarm(f"input {data.request_id}")
     go_on(state, activation, ts)
     activation.node.kind.answered(state, activation, data, ts)
     wake(state, activation)
@@ -100,7 +100,7 @@ def _approval_decided(
     granted = isinstance(data, ev.ApprovalGranted)
     state.decided[data.request_id] = "granted" if granted else "denied"
     state.last_approval[data.step_id] = data.request_id
-    state.timers.pop(f"approval {data.request_id}", None)
+    state.timers.disarm(f"approval {data.request_id}")
     request = state.requests.pop(data.request_id, None)
     if request is None:
         return
@@ -188,11 +188,11 @@ def _input_received(state: RunState, data: ev.InputReceived, offset: int, ts: in
     if state.status == "waiting":
         state.status = "running"
     if data.via == "message":
-        state.mail.answered.add(data.request_id)
+        state.mail.answered[data.request_id] = None
     elif data.via != "deadline":
         state.mail.since_outside.clear()
     if _is_by_message(request):
-        state.timers.pop(f"input {data.request_id}", None)
+        state.timers.disarm(f"input {data.request_id}")
         message_answered(state, request, data.value, None, is_withdrawn=False)
         return
     if request.activation.node.kind.takes_answers and not is_about_own_budget(request):
@@ -250,14 +250,14 @@ def _budget_answered(
 
 def _input_cancelled(state: RunState, data: ev.InputCancelled, offset: int, ts: int) -> None:
     """Fold a withdrawn question: the call or step that asked has failed. The end of its step may follow."""
-    state.withdrawn.add(data.request_id)
+    state.withdrawn[data.request_id] = None
     request = _taken_out(state, data.request_id)
     if request is None:
         return
     if state.status == "waiting":
         state.status = "running"
     if _is_by_message(request):
-        state.timers.pop(f"input {data.request_id}", None)
+        state.timers.disarm(f"input {data.request_id}")
         expired = data.reason == INPUT_TIMEOUT
         problem = unanswered(request) if expired else None
         message_answered(state, request, None, problem, is_withdrawn=not expired)

@@ -61,7 +61,7 @@ def _paused(state: RunState, data: ev.WorkflowPaused, offset: int, ts: int) -> N
     for activation in state.open.values():
         extend_attempt(state, activation, ts)
     # A pause counts against no limit; retries keep their time, and fire at the resume when it has passed.
-    state.paused_timers |= state.timers.pause([k for k in state.timers if not k.startswith(WALL_CLOCK)], ts)
+    state.timers.pause([k for k in state.timers if not k.startswith(WALL_CLOCK)], ts)
     if data.resume_after is not UNSET:
         state.timers[RESUME] = micros(data.resume_after)
 
@@ -75,9 +75,8 @@ def _resumed(state: RunState, data: ev.WorkflowResumed, offset: int, ts: int) ->
         steps: dict[str, Any] = data.budget.get("steps") or {}
         for step_id, limits in steps.items():
             state.step_budgets[step_id] = {**state.step_budgets.get(step_id, {}), **limits_of(limits)}
-    state.timers.resume(state.paused_timers, ts)
-    state.timers.pop(RESUME, None)
-    state.paused_timers = {}
+    state.timers.resume(ts)
+    state.timers.disarm(RESUME)
     state.changed.clear()  # they go on in the order in which they began
     for activation in state.open.values():
         activation.interruptions = 0

@@ -41,10 +41,7 @@ def stand_still(state: RunState, activation: Activation, ts: int) -> None:
     if activation.status == "running":
         activation.status = "waiting"
         names = [f"{kind} {activation.key}" for kind in ("attempt", "deadline")]
-        left = state.timers.pause(names, ts)
-        activation.paused_timers = left | {
-            n: state.paused_timers.pop(n) for n in names if n in state.paused_timers
-        }
+        activation.paused_timers = state.timers.hold(names, ts)
     if activation.node.kind.takes_slot:
         give_back(state, activation, ts)
 
@@ -98,9 +95,9 @@ def _go_on(state: RunState, activation: Activation, ts: int) -> None:
         place.status = "running"
         mirror(state, activation, place)
     if state.status == "paused":
-        state.paused_timers |= activation.paused_timers
+        state.timers.paused |= activation.paused_timers
     else:
-        state.timers.resume(activation.paused_timers, ts)
+        state.timers.release(activation.paused_timers, ts)
     activation.paused_timers = {}
 
 

@@ -208,7 +208,7 @@ def _step_retrying(state: RunState, data: ev.WorkflowStepRetrying, offset: int, 
     activation.error = None
     activation.due_at = ts + round(data.delay_ms * 1000)
     state.timers[f"retry {activation.key}"] = activation.due_at
-    state.timers.pop(f"attempt {activation.key}", None)
+    state.timers.disarm(f"attempt {activation.key}")
     wake_after(state, activation, data.delay_ms)
     activation.node.kind.retried(state, activation, data, ts)
 
@@ -282,9 +282,9 @@ def _close(state: RunState, activation: Activation, place: NodeState, ts: int) -
     state.call_queue.pop(key, None)
     if state.settled:
         state.settled.pop(key, None)
-    if state.timers:
+    if state.timers or state.timers.paused:
         for kind in ("deadline", "attempt", "retry"):
-            state.timers.pop(f"{kind} {key}", None)
+            state.timers.disarm(f"{kind} {key}")
 
 
 def _iteration_ended(state: RunState, activation: Activation) -> None:

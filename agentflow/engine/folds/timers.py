@@ -26,7 +26,7 @@ def _scheduled(state: RunState, data: ev.TimerScheduled, offset: int, ts: int) -
     state.scheduled[name] = data
     state.changed.pop(activation.key, None)
     if activation.node.kind.waits_until(activation):
-        state.timers.moments.add(name)
+        state.timers.moments[name] = None
     activation.node.kind.fold(state, activation, data, ts)
 
 
@@ -37,8 +37,8 @@ def _over(state: RunState, data: ev.TimerFired | ev.TimerCancelled, offset: int,
         return
     activation = at_work(state, data)
     name = f"timer {data.timer_id} {activation.key}"
-    state.timers.pop(name, None)
-    state.timers.moments.discard(name)
+    state.timers.disarm(name)
+    state.timers.moments.pop(name, None)
     state.scheduled.pop(name, None)
     state.changed[activation.key] = activation
     activation.node.kind.fold(state, activation, data, ts)

@@ -52,7 +52,7 @@ def _tool_started(state: RunState, data: ev.ToolCallStarted, offset: int, ts: in
             activation.tool.safe = False
     activation.due_at = None
     if state.timers:
-        state.timers.pop(f"retry {activation.key}", None)
+        state.timers.disarm(f"retry {activation.key}")
     limit = activation.node.retry.timeout
     if record is activation.tool and limit is not None:
         state.timers[f"attempt {activation.key}"] = ts + round(limit * 1e6)

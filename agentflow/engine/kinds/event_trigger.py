@@ -128,7 +128,7 @@ def _takes(state: RunState, activation: Activation, signal: ev.SignalReceived) -
             activation.local = _Found(error=expression_error(error, "/match"))
             return True
     activation.local = _Found(signal)
-    state.used_signals.add(signal.signal_id)
+    state.used_signals[signal.signal_id] = None
     return True
 
 

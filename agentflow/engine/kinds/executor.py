@@ -60,7 +60,7 @@ class Executor(Kind):
 
     def retried(self, state: RunState, activation: Activation, data: Any, ts: int) -> None:
         """Begin anew: the handler itself waits for the end of the backoff, and reads the same state."""
-        state.timers.pop(f"retry {activation.key}", None)
+        state.timers.disarm(f"retry {activation.key}")
         state.mail.outputs.pop(activation.key, None)
         assert activation.due_at is not None
         activation.local.due_at = activation.due_at

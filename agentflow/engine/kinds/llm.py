@@ -170,7 +170,7 @@ class Llm(Agent):
             progress.repairs += 1
             progress.has_answer = False
             progress.pending = [conversation.repair(data.error)]
-            state.timers.pop(f"retry {activation.key}", None)
+            state.timers.disarm(f"retry {activation.key}")
         else:
             progress.due_at = progress.asked_at = due
 

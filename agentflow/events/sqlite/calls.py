@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 from zlib import crc32
 
 import msgspec
 
-from agentflow.errors import RunGone, RunNotFound
+from agentflow.errors import AgentflowError, RunGone, RunNotFound
 from agentflow.events.blobs import blob_hash
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.owner import Owner, next_epoch, this_process
@@ -24,9 +24,10 @@ from agentflow.events.references import names_in
 from agentflow.events.rows import FIRST_EPOCH
 from agentflow.events.rules import check_removable, first_kept, tombstone_of
 from agentflow.events.sqlite.batches import Batch, batch_crc, batches_of, find_blob
+from agentflow.events.sqlite.bulk import Bulk
 from agentflow.events.sqlite.checks import check_value, row_crc, seal_run
 from agentflow.events.sqlite.event_types import EventTypes
-from agentflow.events.sqlite.run_rows import find_run
+from agentflow.events.sqlite.run_rows import find_rows, find_run, run_with_id
 from agentflow.events.tombstone import Tombstone
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "count_runs",
     "cursors",
     "delete",
+    "delete_all",
     "drop_cursor",
     "get_blob",
     "get_definition",
@@ -48,6 +50,13 @@ __all__ = [
     "save_cursor",
     "trim",
 ]
+
+_INSERT_TOMBSTONES = Bulk("INSERT INTO tombstone VALUES", 6)
+_INSERT_DOOMED = Bulk("INSERT INTO doomed (run) VALUES", 1)
+_DELETE_RUNS = tuple(
+    Bulk(f"DELETE FROM {table} WHERE {column} IN (VALUES", 1, ")")
+    for table, column in (("run", "id"), ("reference", "run"), ("snapshot", "run"))
+)
 
 
 def put_blob(db: sqlite3.Connection, data: bytes) -> str:
@@ -203,23 +212,42 @@ def _make_self_contained(db: sqlite3.Connection, batches: list[_Read]) -> None:
 
 def delete(db: sqlite3.Connection, workflow_id: str, at: int) -> Tombstone:
     """Implement `EventLog.delete`: the run is hidden from now on; `sweep` frees its space."""
-    run, row = find_run(db, workflow_id)
-    check_removable(workflow_id, row.state, row.ended)
-    gone = tombstone_of(row, at)
-    values = msgspec.structs.astuple(gone)
-    db.execute("INSERT INTO tombstone VALUES (?, ?, ?, ?, ?, ?)", (*values, row_crc(*values)))
-    db.execute("INSERT INTO doomed (run) VALUES (?)", (run,))
-    db.executemany(
-        "DELETE FROM label WHERE name = ? AND value = ? AND created_at = ? AND workflow_id = ?",
-        [(name, value, row.created_at, workflow_id) for name, value in row.labels.items()],
-    )
-    for statement in (
-        "DELETE FROM run WHERE id = ?",
-        "DELETE FROM reference WHERE run = ?",
-        "DELETE FROM snapshot WHERE run = ?",
-    ):
-        db.execute(statement, (run,))
-    return gone
+    found = delete_all(db, [workflow_id], at)[workflow_id]
+    if isinstance(found, Tombstone):
+        return found
+    raise found
+
+
+def delete_all(
+    db: sqlite3.Connection, workflow_ids: Sequence[str], at: int
+) -> dict[str, Tombstone | AgentflowError]:
+    """Implement `EventLog.delete_all`, with few statements for all of them."""
+    found: dict[str, Tombstone | AgentflowError] = {}
+    gone: list[Any] = []
+    ids: list[int] = []
+    labels: list[tuple[str, str, int, str]] = []
+    rows = find_rows(db, workflow_ids)
+    for workflow_id in dict.fromkeys(workflow_ids):
+        try:
+            run, row = run_with_id(rows[workflow_id]) if workflow_id in rows else find_run(db, workflow_id)
+            check_removable(workflow_id, row.state, row.ended)
+        except AgentflowError as error:
+            found[workflow_id] = error
+            continue
+        found[workflow_id] = tombstone = tombstone_of(row, at)
+        values = msgspec.structs.astuple(tombstone)
+        gone += (*values, row_crc(*values))
+        ids.append(run)
+        labels += [(name, value, row.created_at, workflow_id) for name, value in row.labels.items()]
+    _INSERT_TOMBSTONES.execute(db, gone)
+    _INSERT_DOOMED.execute(db, ids)
+    if labels:
+        db.executemany(
+            "DELETE FROM label WHERE name = ? AND value = ? AND created_at = ? AND workflow_id = ?", labels
+        )
+    for statement in _DELETE_RUNS:
+        statement.execute(db, ids)
+    return found
 
 
 def probe(db: sqlite3.Connection) -> None:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agentflow.errors import AgentflowError, LogClosed
+from agentflow.errors import AgentflowError, LogClosed, LogCorrupt
 from agentflow.events.group import GroupCommit
 from agentflow.events.owner import Owner
 from agentflow.events.rows import Append, Swept
@@ -29,6 +29,8 @@ __all__ = ["SqliteLog"]
 
 
 T = TypeVar("T")
+
+_DELETED = 500
 
 
 class SqliteLog(SqliteReading):
@@ -121,6 +123,18 @@ class SqliteLog(SqliteReading):
     async def delete(self, workflow_id: str, at: int) -> Tombstone:
         """Implement `EventLog.delete`."""
         return await self._write(calls.delete, workflow_id, at)
+
+    async def delete_all(self, workflow_ids: Sequence[str], at: int) -> dict[str, Tombstone | AgentflowError]:
+        """Implement `EventLog.delete_all`: 500 in one call, between which appends go on."""
+        chunks = [workflow_ids[i : i + _DELETED] for i in range(0, len(workflow_ids), _DELETED)]
+        found = await asyncio.gather(*(self._delete_some(chunk, at) for chunk in chunks))
+        return {run: answer for each in found for run, answer in each.items()}
+
+    async def _delete_some(self, runs: Sequence[str], at: int) -> dict[str, Tombstone | AgentflowError]:
+        try:
+            return await self._write(calls.delete_all, runs, at)
+        except LogCorrupt:  # of a page of the file, and nothing was deleted; alone, only the runs on it fail
+            return await super().delete_all(runs, at)
 
     async def sweep(self, before: int) -> Swept:
         """Implement `EventLog.sweep`. The file becomes shorter with the next checkpoint, which begins now."""

@@ -36,11 +36,13 @@ class SqliteReading(BaseLog):
 
     async def read(self, workflow_id: str, from_offset: int = 0, limit: int = 256) -> list[StoredEvent]:
         """Implement `EventLog.read`."""
-        return await self._read(self._readers.read, workflow_id, from_offset, limit)
+        self._check_open()
+        return await self._readers.call_short(self._readers.read, workflow_id, from_offset, limit)
 
     async def run(self, workflow_id: str) -> RunRow:
         """Implement `EventLog.run`."""
-        return await self._read(self._readers.run, workflow_id)
+        self._check_open()
+        return await self._readers.call_short(self._readers.run, workflow_id)
 
     async def _list(self, query: RunQuery) -> Page[RunRow]:
         return await self._read(self._readers.runs, query)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from agentflow.errors import LogCorrupt
 from agentflow.events.owner import Owner
 from agentflow.events.rows import RunRow
 from agentflow.events.rules import no_run
-from agentflow.events.sqlite.checks import RUN_CHECKS, check_run, damaged, row_crc
+from agentflow.events.sqlite.checks import HINT, RUN_CHECKS, check_run, damaged, row_crc
 from agentflow.events.tombstone import Tombstone
 
 __all__ = [
@@ -20,9 +21,11 @@ __all__ = [
     "RUN_ID",
     "UNREADABLE",
     "WORKFLOW_ID",
+    "find_rows",
     "find_run",
     "is_damage",
     "run_row",
+    "run_with_id",
     "tombstone",
 ]
 
@@ -46,10 +49,30 @@ def is_damage(error: Exception) -> bool:
 
 def find_run(db: sqlite3.Connection, workflow_id: str) -> tuple[int, RunRow]:
     """Return a run and the number that stands for it. Raises RunNotFound, RunGone or LogCorrupt."""
-    row = db.execute(f"SELECT {RUN_COLUMNS} FROM run WHERE workflow_id = ?", (workflow_id,)).fetchone()
-    if row is None:
+    rows = _select(db, "= ?", (workflow_id,))
+    if not rows:
         raise no_run(workflow_id, tombstone(db, workflow_id))
+    return run_with_id(rows[0])
+
+
+def _select(db: sqlite3.Connection, where: str, workflow_ids: Sequence[str]) -> list[tuple[Any, ...]]:
+    try:
+        return db.execute(f"SELECT {RUN_COLUMNS} FROM run WHERE workflow_id {where}", workflow_ids).fetchall()
+    except sqlite3.OperationalError as error:
+        if "UTF-8" not in str(error):
+            raise
+        raise LogCorrupt(f"the record of a run cannot be read: {error}", hint=HINT) from error
+
+
+def run_with_id(row: tuple[Any, ...]) -> tuple[int, RunRow]:
+    """Return the number that stands for a run, and the run, of its RUN_COLUMNS. Raises LogCorrupt."""
     return row[RUN_ID], run_row(row)
+
+
+def find_rows(db: sqlite3.Connection, workflow_ids: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """Return the RUN_COLUMNS of these runs, as far as they are found under their ids."""
+    rows = _select(db, f"IN ({', '.join('?' * len(workflow_ids))})", workflow_ids)
+    return {row[WORKFLOW_ID]: row for row in rows}
 
 
 def tombstone(db: sqlite3.Connection, workflow_id: str) -> Tombstone | None:

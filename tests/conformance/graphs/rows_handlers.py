@@ -24,6 +24,7 @@ from agentflow import (
 )
 from agentflow.executors import Never
 from tests.conformance.graphs.rows import (
+    BOTH,
     ROWS,
     Policy,
     Row,
@@ -124,6 +125,24 @@ def _sends(value: Any) -> Any:
         await ctx.send_message(value)
 
     return work
+
+
+def _open_list(value: Any) -> Any:
+    def make(policy: Policy) -> Run:
+        async def shows(given: list[list[int]], ctx: Any) -> None:
+            await ctx.yield_output(str(given))
+
+        flow = built(policy, node("s", _sends(value), sends=(list[list[int]],)))
+        flow.add_edge("s", node("a", shows, takes=(list[list[int]],), gives=(str,)))
+        return Run(workflow=flow.build(), message=0, outputs=[str(value)])
+
+    return make
+
+
+ROWS.extend(
+    Row("§3 handler choice", f"a list of lists of numbers, as declared: {value}", _open_list(value), BOTH)
+    for value in ([[]], [[1], []], [])
+)
 
 
 ROWS.extend(

@@ -186,7 +186,7 @@ class Play(Graph):
                 return self
             if self._answer() or self._signal():
                 continue
-            due = engine.next_due(state)
+            due = engine.next_due(state, self.now)
             assert due is not None, f"the run stands still: {state.status}"
             self.now = max(self.now, due)
             self.advance([])

@@ -144,9 +144,12 @@ async def test_rule_15_the_interceptor_runs_around_the_handlers_it_wants():
 
 
 async def test_rule_16_a_busy_actor_never_freezes_the_loop():
+    numbers = []
+
     class Busy(Actor, mailbox=0):
         @on(int)
         def number(self, n):
+            numbers.append(n)
             if n:
                 self.ctx.self.tell(n - 1)
 
@@ -167,7 +170,8 @@ async def test_rule_16_a_busy_actor_never_freezes_the_loop():
         assert turns >= 25  # 100 ms of work in slices of 2 ms, of which each can be exceeded by one handler
         other = await system.spawn(Puppet)
         ref.tell(100_000)
-        assert await other.ask(1, timeout=1) == 1
+        assert await other.ask(1) == 1
+        assert 0 not in numbers
         ref.kill()
 
 
@@ -183,8 +187,8 @@ async def test_rule_16_asks_one_after_the_other_let_the_loop_go_on(kind):
                 await asyncio.sleep(0)
 
         ticking = asyncio.ensure_future(tick())
-        until = time.perf_counter() + 0.1
-        while time.perf_counter() < until:
+        until = time.process_time() + 0.1
+        while time.process_time() < until:
             await ref.ask(question)
         ticking.cancel()
         assert len(ticks) >= 20

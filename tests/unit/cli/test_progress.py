@@ -55,7 +55,7 @@ async def run(
 
 def plain(lines: list[str]) -> list[str]:
     """Without what differs from run to run: ids and times."""
-    return [re.sub(r"wf_\w+", "ID", re.sub(r"\d+ ms", "T", line)) for line in lines]
+    return [re.sub(r"wf_\w+", "ID", re.sub(r"[\d.]+ m?s", "T", line)) for line in lines]
 
 
 async def test_lines_of_a_run():
@@ -106,10 +106,10 @@ async def test_the_table_shows_every_step_and_ends_with_the_result(monkeypatch: 
     last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue().rpartition("\x1b[?25h")[0]).rpartition(
         "\r"
     )[2]
-    assert re.search(r"✓\s+first\s+\d+ ms\s+5 tokens", last), last
+    assert re.search(r"✓\s+first\s+[\d.]+ m?s\s+5 tokens", last), last
     assert re.search(r"✓\s+each\s+3/3\s", last)
     assert re.search(r"-\s+never\s+condition_false", last)
-    assert re.search(r"demo · completed · \d+ ms · \d+ tokens", last)
+    assert re.search(r"demo · completed · [\d.]+ m?s · \d+ tokens", last)
     assert stream.getvalue().endswith("\x1b[?25h"), "the cursor is shown again"
 
 

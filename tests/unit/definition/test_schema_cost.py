@@ -246,7 +246,7 @@ def test_estimating_the_cost_of_a_value_stops_when_it_is_known_to_be_costly(valu
     """documents D3: a value was written as JSON to find its cost, 10 million items in 4.9 s."""
     began = time.process_time()
     assert is_costly({"type": ["array", "object"]}, value)
-    assert time.process_time() - began < 0.04
+    assert time.process_time() - began < 0.5
 
 
 def test_arrays_and_objects_count_as_five_nodes():

@@ -284,7 +284,7 @@ class Driver:
             if self.waiting:
                 self.answer(choose(self.waiting))
                 continue
-            due = engine.next_due(self.state)
+            due = engine.next_due(self.state, self.now)
             stands_still = self.state.status == "paused" or (
                 self.state.status == "waiting" and self.state.requests
             )

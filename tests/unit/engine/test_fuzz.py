@@ -287,7 +287,7 @@ class Fuzz:
 
     def let_time_pass(self, waiting: list[OpenCall]) -> None:
         driver, state = self.driver, self.driver.state
-        due = engine.next_due(state)
+        due = engine.next_due(state, driver.now)
         retries = any(key.startswith("retry") for key in state.timers)
         if not waiting and not retries:
             assert not state.requests, "only a person can move the run on, and it does not say so"
@@ -307,6 +307,9 @@ def view(state: RunState) -> tuple[Any, ...]:
     ended = (state.steps_done, state.usage, sorted(state.requests))
     at_work = [a for a in state.open.values() if a.has_slot and a.node.kind.takes_slot]
     assert len(at_work) == state.running, "a slot was lost, or given twice"
+    limits = [name.partition(" ") for name in (*state.timers, *state.timers.paused)]
+    left = [key for kind, _, key in limits if kind in ("deadline", "attempt", "retry")]
+    assert set(left) <= set(state.open), "a time limit outlives its activation"
     return (state.status, state.next_offset, *ended, nodes, queues, dict(state.timers))
 
 
@@ -368,6 +371,16 @@ FAMILIES = {
     "steps with a time limit": Family(step_timeout=0.5, narrow=0.5, seeds=500),
     "runs with a time limit": Family(run_timeout=0.5),
 }
+
+
+@pytest.mark.parametrize(
+    ("family", "seed"),
+    [("pauses", 5000031), ("pauses", 5000703), ("pauses", 5008638), ("budgets", 5005162)],
+)
+def test_a_deadline_that_decides_nothing_does_not_hold_up_the_next(family: str, seed: int):
+    """A backoff that is over and has no slot, or the limit of what ended in a pause, is earlier than what
+    moves the run."""
+    Fuzz(seed, FAMILIES[family]).run()
 
 
 @pytest.mark.parametrize("seeds", [80, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"])

@@ -198,7 +198,7 @@ class World:
             pass
         elif state.requests and (self.calm or self.rng.random() < 0.6):
             self.answer()
-        elif (due := engine.next_due(state)) is not None:
+        elif (due := engine.next_due(state, run.now)) is not None:
             run.now = max(run.now, due)
             run.advance([])
         elif state.requests:
@@ -266,6 +266,10 @@ def drive_seeds(seeds: range, policy: str) -> None:
 @pytest.mark.parametrize("policy", ["superstep", "eager"])
 def test_every_run_of_messages_ends_and_its_log_keeps_the_promises(policy: str):
     drive_seeds(range(SEEDS), policy)
+
+
+def test_a_run_that_pauses_in_a_backoff_goes_on():
+    World(5013269, "eager").go()
 
 
 @pytest.mark.slow

@@ -209,7 +209,7 @@ class Seed:
             if driver.waiting:
                 driver.answer(self.rng.choice(driver.waiting))
                 continue
-            due = engine.next_due(driver.state)
+            due = engine.next_due(driver.state, driver.now)
             if due is None:
                 break
             driver.now = max(driver.now, due)

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from agentflow.evals.judgement import ABSENT, compare_paths, compare_subset, node_at, value_at
+from agentflow.definition.expressions import ExpressionError
+from agentflow.definition.paths import ABSENT, parse_value_path
+from agentflow.evals.judgement import compare_paths, compare_subset, node_at
 
 SUBSET: list[tuple[Any, Any, str | None]] = [
     ({"a": 1}, {"a": 1, "b": 2}, None),
@@ -55,21 +57,49 @@ PATHS: list[tuple[Any, Any, str, str | None]] = [
     ({"a": {"x": 1}}, {"a": {"x": 1, "y": 2}}, "a", "$.a.y"),
     ({"a": {"x": 1, "y": 2}}, {"a": {"x": 1}}, "a", "$.a.y"),
     ({"a": 1}, {"a": 2}, "a", "$.a"),
-    ({"a": 1}, {"a": 1}, "a..b", "$.a..b"),
+    ({"a": [1]}, {"a": [1]}, "a[-1]", "$.a[-1]"),
+    ({"a": None}, {"a": None}, "a", None),
+    ({"a": None}, {}, "a", "$.a"),
+    ({"0": 1}, {"0": 1}, "$.0", None),
+    ([1, {"b": 2}], [0, {"b": 2}], "[1].b", None),
+    (1, 1, "$", None),
+    ({"a": {"b'c": 1}}, {"a": {}}, "a", "$.a['b\\'c']"),
 ]
 
 
 @pytest.mark.parametrize(("expected", "actual", "path", "wrong"), PATHS)
 def test_both_sides_must_exist_and_be_equal_at_a_path(expected: Any, actual: Any, path: str, wrong: Any):
-    found = compare_paths(expected, actual, (path,))
+    found = compare_paths(expected, actual, [parse_value_path(path)])
     assert (None if found is None else found.path) == wrong
 
 
 def test_a_value_that_does_not_exist_is_not_null():
-    assert value_at({"a": None}, "a") is None
-    assert value_at({"a": None}, "b") is ABSENT
-    assert value_at({"a": None}, "a.b") is ABSENT
-    assert value_at([1], "[1]") is ABSENT
+    read = {path: parse_value_path(path).read for path in ("a", "b", "a.b", "[1]")}
+    assert read["a"]({"a": None}) is None
+    assert read["b"]({"a": None}) is ABSENT
+    assert read["a.b"]({"a": None}) is ABSENT
+    assert read["[1]"]([1]) is ABSENT
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual", "reason"),
+    [
+        ({"a": 1}, {}, "$.a is absent in the result, expected 1"),
+        ({}, {"a": None}, "$.a is null, and absent in expected_output"),
+        ({}, {}, "$.a is absent in the result and in expected_output"),
+        ({"a": 1}, {"a": None}, "$.a is null, expected 1"),
+    ],
+)
+def test_the_reason_says_on_which_side_a_value_is_absent(expected: Any, actual: Any, reason: str):
+    found = compare_paths(expected, actual, [parse_value_path("a")])
+    assert found is not None
+    assert found.reason == reason
+
+
+@pytest.mark.parametrize("path", ["a..b", "a.*", "a[b]", "a == b", "$$", "a[", "length(a)"])
+def test_what_is_no_path_is_refused(path: str):
+    with pytest.raises(ExpressionError):
+        parse_value_path(path)
 
 
 @pytest.mark.parametrize(

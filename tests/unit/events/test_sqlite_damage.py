@@ -14,9 +14,11 @@ from contextlib import closing
 
 import pytest
 
-from agentflow.errors import AgentflowError
+from agentflow.errors import AgentflowError, LogCorrupt
 from agentflow.events.log import Append, RunMeta
 from agentflow.events.sqlite import SqliteLog
+from agentflow.events.sqlite.checks import seal_run
+from agentflow.events.tombstone import Tombstone
 from tests.unit.events.support import event
 
 RUNS, EVENTS = 60, 50
@@ -179,6 +181,21 @@ async def test_a_run_whose_text_cannot_be_decoded_is_named(path):
     events, lost = await all_events(log)
     assert {run for run, _ in events} == IDS - {"wf_0007"}
     assert lost == {"wf_0007"}
+    await log.close()
+
+
+@pytest.mark.parametrize("damage", ["CAST(x'ff' AS TEXT)", "definition_hash || 'x'"])
+async def test_of_many_runs_that_are_deleted_a_damaged_one_stays_alone(path, damage):
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE run SET state = 'completed'")
+        for run, *_ in db.execute("SELECT id FROM run").fetchall():
+            seal_run(db, run)
+        db.execute(f"UPDATE run SET definition_hash = {damage} WHERE workflow_id = 'wf_0007'")
+        db.commit()
+    log = SqliteLog(path)
+    found = await log.delete_all(sorted(IDS), 1)
+    assert {run for run, answer in found.items() if isinstance(answer, LogCorrupt)} == {"wf_0007"}
+    assert {run for run, answer in found.items() if isinstance(answer, Tombstone)} == IDS - {"wf_0007"}
     await log.close()
 
 

@@ -117,9 +117,27 @@ def test_tags_are_names_of_classes(value: Any, tag: str, bases: tuple[str, ...])
     assert set(bases) <= set(above)
 
 
-def test_an_empty_list_has_the_tag_that_its_sender_declares():
-    assert KNOWN.encode([], list[Claim]).tag == "list[Claim]"
-    assert KNOWN.encode([]).tag == "list"
+@pytest.mark.parametrize(
+    ("value", "declared", "tag"),
+    [
+        ([], list[Claim], "list[Claim]"),
+        ([], Any, "list"),
+        ([[]], list[list[int]], "list[list[int]]"),
+        ([[1], []], list[list[int]], "list[list[int]]"),
+        ([[], [1]], list[list[str]] | list[list[int]] | int, "list[list[int]]"),
+        ([[], ["a"]], list[list[int] | list[str]], "list[list[str]]"),
+        ([[[]], []], list[list[list[Claim]]], "list[list[list[Claim]]]"),
+        ([[]], list[Any], "list[list]"),
+        ([[], 1], list[Any], "list"),
+    ],
+    ids=repr,
+)
+def test_a_list_that_is_empty_somewhere_has_the_tag_that_its_sender_declares(
+    value: Any, declared: Any, tag: str
+):
+    found = KNOWN.encode(value, declared)
+    assert found.tag == tag
+    assert "list" in (found.tag, *found.bases)
 
 
 def test_a_list_of_several_types_has_the_tag_of_the_union_that_takes_it():

@@ -99,7 +99,7 @@ def test_numbers_of_1000_characters() -> None:
 def test_long_chains_are_flat_and_linear(joint: str) -> None:
     operand = "" if joint in (".a", "[0]", ".*") else "1"
     source = ("item" if not operand else "1") + (joint + operand) * (20_000 // (len(joint + operand) + 2))
-    began = time.perf_counter()
+    began = time.process_time()
     try:
         expression = parse(source)
     except ExpressionError:
@@ -108,7 +108,7 @@ def test_long_chains_are_flat_and_linear(joint: str) -> None:
         assert unparse(parse(unparse(expression))) == unparse(expression)
         expression.evaluate({"item": {"a": 1}})
         assert expression.references is not None
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_the_parser_needs_a_bounded_part_of_the_stack() -> None:

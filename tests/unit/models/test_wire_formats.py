@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -63,6 +64,35 @@ async def test_text_and_calls_in_pieces_of_any_size(wire: Wire, pieces: int) -> 
     assert (usage.input_tokens, usage.output_tokens, usage.cache_read_input_tokens) == (100, 20, 40)
     assert usage.reasoning_output_tokens == 5
     assert usage.model_calls == 1
+
+
+def with_counts(value: Any, write: Callable[[int], Any], counted: bool = False) -> Any:
+    """Return the events of a stream with the counts of tokens written another way."""
+    if isinstance(value, dict):
+        return {
+            k: with_counts(v, write, counted or k in ("usage", "usageMetadata")) for k, v in value.items()
+        }
+    if isinstance(value, list):
+        return [with_counts(item, write, counted) for item in value]
+    return write(value) if counted and type(value) is int else value
+
+
+@each_wire
+@pytest.mark.parametrize("write", [str, float], ids=["text", "float"])
+async def test_counts_may_be_whole_numbers_of_another_form(wire: Wire, write: Callable[[int], Any]) -> None:
+    events = wire.events(["Hello"], CALLS, "complete")
+    written = encode(with_counts(events, write))
+    assert written != encode(events)
+    reply = await complete(wire, sending(written))
+    assert reply.usage == (await complete(wire, sending(encode(events)))).usage
+
+
+@each_wire
+@pytest.mark.parametrize("count", ["twelve", "-1", "1.5", "", "1e3", " 12", "٣", "9" * 16])
+async def test_a_count_that_is_no_whole_number_is_refused(wire: Wire, count: str) -> None:
+    events = wire.events(["Hello"], (), "complete")
+    error = await fail(wire, sending(encode(with_counts(events, lambda _: count))))
+    assert error.info.category in ("transient", "invalid_output")
 
 
 @each_wire

@@ -26,12 +26,13 @@ from agentflow.definition.loader import load_value
 from agentflow.errors import ConfigurationError, StorageUnavailable
 from agentflow.events.envelope import StoredEvent
 from agentflow.events.memory import MemoryLog
+from agentflow.events.pages import SharedPage
 from agentflow.records.commands import COMMANDS
 from agentflow.server.access import check_safe
 from agentflow.server.app import Application
 from agentflow.server.connection import refusal_bytes
 from agentflow.server.definitions import Definitions, definitions_beside
-from agentflow.server.event_streams import parse_place, parts
+from agentflow.server.event_streams import encoded, parse_place, parts
 from agentflow.server.frames import Ndjson, Sse, pieces
 from agentflow.server.lock import lock_store
 from agentflow.server.metrics import OPENMETRICS, PLAIN, Metrics, _Measured
@@ -348,6 +349,22 @@ class TestFrames:
         assert [e for part in found for e in part] == events
         assert [len(part) for part in found] == [2, 3, 1]
         assert list(parts([])) == []
+
+    @pytest.mark.parametrize("frames", [Ndjson, Sse, lambda: Sse(False)], ids=["ndjson", "sse", "unnamed"])
+    def test_the_frames_of_a_page_that_streams_share_are_made_once(self, frames):
+        page = SharedPage([StoredEvent(n, 1, "custom.x", b"%d" % n * 30_000) for n in range(8)])
+        first, second = encoded(page, frames()), encoded(page, frames())
+        assert first is second
+        assert [(list(part), data) for part, data in first] == [
+            (list(part), frames().events(part)) for part in parts(page)
+        ]
+        other = [form for form in (Ndjson(), Sse(), Sse(False)) if form.form != frames().form]
+        assert all(encoded(page, form) is not first for form in other)
+
+    def test_the_frames_of_a_large_page_are_not_kept(self):
+        page = SharedPage([StoredEvent(0, 1, "custom.x", b"x" * (2 << 20))])
+        assert [len(data) for _, data in encoded(page, Ndjson())] == [(2 << 20) + 1]
+        assert not page.made
 
     def test_places(self):
         assert parse_place(None) == (None, 0)

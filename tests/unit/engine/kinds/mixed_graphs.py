@@ -215,10 +215,9 @@ class Mixed(Fate):
 
     def let_time_pass(self) -> None:
         driver, state = self.driver, self.driver.state
-        before = len(driver.log)
-        if driver.wait_for_backoff() or len(driver.log) > before:
+        if driver.wait_for_backoff():
             return
-        due = engine.next_due(state)
+        due = engine.next_due(state, driver.now)
         assert due is not None, f"stuck: {state.status}, open {sorted(state.open)}"
         driver.now = max(driver.now, due)
         driver.advance([])

@@ -356,7 +356,7 @@ class Fate:
         if driver.waiting and rng.random() < 0.9:
             driver.answer(rng.choice(driver.waiting))
         else:
-            due = engine.next_due(driver.state)
+            due = engine.next_due(driver.state, driver.now)
             where = f"{driver.state.status}, open {sorted(driver.state.open)}"
             assert driver.waiting or due is not None, f"stuck: {where}"
             driver.now = driver.now + 300_000 if driver.waiting or due is None else max(driver.now, due)

@@ -104,7 +104,7 @@ def test_match_chooses_among_the_signals_and_leaves_the_others():
     signal(driver, {"order": 7}, id="sig_2")
     assert driver.run().status == "completed"
     assert end(driver).output["signal_id"] == "sig_2"
-    assert driver.state.used_signals == {"sig_2"}
+    assert [*driver.state.used_signals] == ["sig_2"]
 
 
 def test_a_match_that_cannot_be_evaluated_fails_the_node():
