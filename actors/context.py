@@ -23,8 +23,8 @@ from actors.messages import M
 from actors.question import Reply
 from actors.ref import Ref
 from actors.signals import Terminated
-from actors.specs import ChildSpec
-from actors.states import DEAD, FAIL, HALT, KILL, NOTHING
+from actors.specs import ChildSpec, RestartType
+from actors.states import BUSY, DEAD, FAIL, HALT, KILL, NOTHING
 from actors.system import ActorSystem
 
 __all__ = ["Context"]
@@ -109,6 +109,17 @@ class Context(Generic[M]):
         `ActorStopped`.
         """
         return spawning.spawn_soon(self._cell, spec, name)
+
+    def spawn_now(
+        self, factory: Callable[[], Behaviour[C]], name: str, *, restart: RestartType = "permanent"
+    ) -> Ref[C]:
+        """Start a child at once, in the time of the caller, and return its ref; messages wait while its
+        `on_start` awaits. An actor without `on_start` is idle on return, so that `tell_now` reaches it.
+
+        `factory` and `restart` as in ChildSpec. A failure of its start is supervised like any other failure.
+        Raises as `spawn_soon`.
+        """
+        return spawning.spawn_now(self._cell, factory, name, restart)
 
     async def restart_child(self, name: str) -> Ref[Any]:
         """Start a child that has ended anew, by its kept spec (`ChildSpec(keep=True)`); a new incarnation.
@@ -229,6 +240,19 @@ class Context(Generic[M]):
         return limiter
 
     # Answers
+
+    def tell_after(self, ref: Ref[C], message: C) -> None:
+        """Send a message when the handler at work has returned, once for each; it is dropped if the handler
+        fails, and a dead letter (`full`) if there is no free slot then.
+
+        It is sent by `tell_now`: an idle receiver handles it in this turn, and finds this actor idle unless
+        more waits for it. From a handler that does not await this is `tell`.
+        """
+        cell = self._cell
+        if cell.mode == BUSY and cell.parting is None:
+            cell.parting = ref, message
+        else:
+            ref.tell(message)
 
     def defer(self) -> Reply[Any]:
         """Take over the answer to the message in hand: `Reply` gives it, not the return value."""

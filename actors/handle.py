@@ -59,18 +59,19 @@ class LocalRef(Ref[M]):
     def __reduce__(self) -> str:
         raise TypeError(f"{self!r} is of this process only; send the path instead")
 
-    def tell(self, message: M) -> None:
+    def tell(self, message: M, trace: Any = None) -> None:
         cell = self.cell
         scheduler = cell.scheduler
         sender = scheduler.running
         if sender is not None:
-            trace = sender.hand[2]
+            if trace is None:
+                trace = sender.hand[2]
         else:
             frame = FRAME.get()
-            if frame is None:
-                trace = None
-            else:
-                sender, trace, _, _, _ = frame
+            if frame is not None:
+                sender = frame[0]
+                if trace is None:
+                    trace = frame[1]
         box = cell.box
         if box is not None and len(box) < cell.limit:
             box.append((message, sender, trace, None))
@@ -294,9 +295,9 @@ class DebugRef(LocalRef[M]):
                 f"{self.path} was used from {threading.current_thread().name}; use tell_threadsafe"
             )
 
-    def tell(self, message: M) -> None:
+    def tell(self, message: M, trace: Any = None) -> None:
         self._check_thread()
-        super().tell(message)
+        super().tell(message, trace)
 
     def tell_now(self, message: M, trace: Any = None) -> None:
         self._check_thread()

@@ -49,8 +49,10 @@ class Ref(Generic[M]):
         """False once `Terminated` was sent; an actor that is stopping is still alive."""
         raise NotImplementedError
 
-    def tell(self, message: M) -> None:
+    def tell(self, message: M, trace: Any = None) -> None:
         """Send and go on; never waits. Order is kept for each sender and receiver.
+
+        The message carries `trace` if one is given, else that of the message in hand.
 
         Raises `MailboxFull` when there is no free slot, or applies the class's `overflow` policy. A message
         to an actor that has stopped, or is asked to, becomes a dead letter.
@@ -58,8 +60,7 @@ class Ref(Generic[M]):
         raise NotImplementedError
 
     def tell_now(self, message: M, trace: Any = None) -> None:
-        """Send as `tell` does; an idle actor handles the message before this returns. It carries `trace` if
-        one is given.
+        """Send as `tell` does; an idle actor handles the message before this returns.
 
         Its turn is a part of the sender's slice of 2 ms; once that is over, and while the actor is at work,
         this is `tell`. The handler runs in a context of its own, and its failures are supervised as ever.

@@ -176,6 +176,7 @@ class Cell:
         "order",
         "overflow",
         "parent",
+        "parting",
         "phase",
         "ref",
         "restart",
@@ -240,6 +241,8 @@ class Cell:
         """The envelope that is being handled."""
         self.task: asyncio.Task[Any] | None = None
         """The pump: serves the cell while a handler awaits."""
+        self.parting: tuple[Ref[Any], object] | None = None
+        """What the handler at work has asked to be sent when it has returned, and to whom."""
         self.fresh: Coroutine[Any, Any, Any] | None = None
         """A coroutine that the pump has yet to start, closed if it is killed before that."""
         self.since = 0.0

@@ -20,7 +20,7 @@ from actors.kernel.routines import Routine
 from actors.signals import Failed, Restarted
 from actors.supervision import DEFAULT_STRATEGY, Action, Intensity, OneForOne, Strategy, Streak
 
-__all__ = ["begin", "failed"]
+__all__ = ["begin", "failed", "start"]
 
 log = logging.getLogger("actors")
 
@@ -28,7 +28,21 @@ log = logging.getLogger("actors")
 def begin(cell: Cell) -> Routine:
     """Start an actor whose spawner does not wait; a failure is one of a running actor."""
     cell.mode, cell.phase = states.HELD, states.STARTING
-    fault = yield from life.build(cell)
+    yield from _begin(cell, life.construct(cell))
+
+
+def start(cell: Cell) -> None:
+    """Do as `begin` at once, as far as that goes."""
+    fault, actor = life.construct(cell), cell.actor
+    if actor is not None and not cell.order and type(actor).on_start is Behaviour.on_start:
+        life.release(cell)  # the common case, without a routine
+    else:
+        routines.drive(cell.scheduler, _begin(cell, fault))
+
+
+def _begin(cell: Cell, fault: BaseException | None) -> Routine:
+    if fault is None:
+        fault = yield from life.welcome(cell)
     if cell.order & states.ENDING:
         yield from life.end(cell)
     elif fault is None:

@@ -28,6 +28,7 @@ __all__ = [
     "build",
     "clear",
     "close",
+    "construct",
     "end",
     "end_at_once",
     "ended_future",
@@ -37,6 +38,7 @@ __all__ = [
     "release",
     "stack_of",
     "unstash",
+    "welcome",
 ]
 
 log = logging.getLogger("actors")
@@ -47,7 +49,7 @@ def build(cell: Cell) -> Generator[Awaitable[object], None, BaseException | None
     fault = construct(cell)
     if fault is not None:
         return fault
-    return (yield from _welcome(cell))
+    return (yield from welcome(cell))
 
 
 def construct(cell: Cell) -> BaseException | None:
@@ -59,7 +61,7 @@ def construct(cell: Cell) -> BaseException | None:
     return None
 
 
-def _welcome(cell: Cell) -> Generator[Awaitable[object], None, BaseException | None]:
+def welcome(cell: Cell) -> Generator[Awaitable[object], None, BaseException | None]:
     """Call `on_start`; returns what went wrong."""
     actor = cell.actor
     assert actor is not None
@@ -144,7 +146,7 @@ def launch(cell: Cell, started: Callable[[BaseException | None], None]) -> None:
 
 
 def _launch(cell: Cell, started: Callable[[BaseException | None], None]) -> Routine:
-    fault = yield from _welcome(cell)
+    fault = yield from welcome(cell)
     yield from _begun(cell, fault, started)
 
 
@@ -180,7 +182,10 @@ def _stop_children(cell: Cell) -> Routine:
     served = 0
     while cell.children:
         for child in reversed(list(cell.children.values())):
-            yield from _stop_child(child)
+            if cell.phase == states.STOPPING and _has_no_more_to_say(child):
+                _drop(cell, child)  # the common case
+            else:
+                yield from _stop_child(child)
             served += 1
             if served % states.BURST == 0:  # so that the end of very many does not freeze the loop
                 yield asyncio.sleep(0)
@@ -192,10 +197,12 @@ def _stop_child(child: Cell) -> Routine:
     spec = child.spec
     if spec is not None and spec.drain:
         orders.drain(child)
-    elif child.mode == states.IDLE and _ends_at_once(child):  # the common case, without a turn
+    elif (
+        child.mode == states.IDLE and not child.order and _ends_at_once(child)
+    ):  # the common case, without a turn
         child.order |= states.STOP
-        child.mode = states.QUEUED
-        end_at_once(child)
+        child.mode, child.phase = states.HELD, states.STOPPING
+        _bury(child, "stopped", None, True)
         return
     else:
         orders.stop(child)
@@ -209,6 +216,16 @@ def _stop_child(child: Cell) -> Routine:
     if not ended.done():
         orders.kill(child)
         yield routines.within(ended, None)
+
+
+def _has_no_more_to_say(child: Cell) -> bool:
+    """Return whether an idle child neither owns anything nor is watched, linked or drained."""
+    if child.mode != states.IDLE or child.extras is not None or child.order or child.children:
+        return False
+    actor, spec = child.actor, child.spec
+    if spec is not None and spec.drain:
+        return False
+    return actor is None or type(actor).on_stop is Behaviour.on_stop
 
 
 def _ends_at_once(cell: Cell) -> bool:
@@ -329,6 +346,19 @@ def _bury(cell: Cell, reason: EndReason, error: BaseException | None, tell_paren
         for future in list(extras.ended):
             if not future.done():
                 future.set_result(None)
+
+
+def _drop(parent: Cell, child: Cell) -> None:
+    """Complete the end of an idle child that nobody watches, as `_bury` does: its parent is ending."""
+    child.limit, child.mode, child.phase, child.fate = states.CLOSED, states.HELD, states.DEAD, "stopped"
+    child.order |= states.STOP
+    child.actor = child.urgent = child.box = None
+    child.factory, child.spec, child.context = _gone, None, None
+    assert parent.children is not None
+    del parent.children[child.name]
+    extras = parent.extras
+    if extras is not None and extras.watching:
+        extras.watching.pop(child, None)
 
 
 def _gone() -> Behaviour[Any]:

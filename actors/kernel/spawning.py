@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from actors.behaviour import Behaviour
 from actors.errors import ActorStopped, NameTaken, SpecError
-from actors.kernel import life, orders
+from actors.kernel import fate, life, orders
 from actors.kernel.cell import Cell
 from actors.kernel.scheduler import Scheduler
 from actors.kernel.turn import ActorCell
@@ -16,7 +16,7 @@ from actors.ref import Ref
 from actors.specs import ChildSpec, RestartType, check_name
 from actors.states import ENDING, QUEUED, RESTARTING, START
 
-__all__ = ["make_cell", "restart_child", "spawn", "spawn_soon"]
+__all__ = ["make_cell", "restart_child", "spawn", "spawn_now", "spawn_soon"]
 
 SHUTDOWN = 5.0
 PERMANENT: RestartType = "permanent"
@@ -27,15 +27,16 @@ def make_cell(
     parent: Cell | None,
     spec: ChildSpec[Any] | Callable[[], Behaviour[Any]],
     name: str | None,
+    restart: RestartType = PERMANENT,
 ) -> Cell:
-    """Make a cell that has its name and waits to be started."""
+    """Make a cell that has its name and waits to be started. `restart` is for one without a ChildSpec."""
     kept: ChildSpec[Any] | None = None
     if isinstance(spec, ChildSpec):
         kept = cast("ChildSpec[Any]", spec)
         factory, restart, shutdown = kept.factory, kept.restart, kept.shutdown
         name = name or spec.name
     elif callable(spec):
-        factory, restart, shutdown = spec, PERMANENT, SHUTDOWN
+        factory, shutdown = spec, SHUTDOWN
     else:
         ChildSpec(name, spec)  # says what is wrong
         raise AssertionError
@@ -107,6 +108,16 @@ async def restart_child(parent: Cell, name: str) -> Ref[Any]:
     ref = await spawn(parent, spec, name)
     kept.pop(name, None)
     return ref
+
+
+def spawn_now(
+    parent: Cell, factory: Callable[[], Behaviour[Any]], name: str, restart: RestartType
+) -> Ref[Any]:
+    """Start a child in place, as far as its `on_start` does not wait; a failure of its start is the
+    supervisor's affair."""
+    cell = make_cell(parent.scheduler, parent, factory, name, restart)
+    fate.start(cell)
+    return cell.ref
 
 
 def spawn_soon(

@@ -17,7 +17,14 @@ from typing import Any, cast
 from weakref import ReferenceType
 
 from actors.behaviour import Handler
-from actors.errors import ActorStopped, HandlerCancelled, HandlerTimeout, Reject, Unhandled
+from actors.errors import (
+    ActorStopped,
+    HandlerCancelled,
+    HandlerTimeout,
+    MailboxFull,
+    Reject,
+    Unhandled,
+)
 from actors.kernel import fate, life, orders
 from actors.kernel.cell import Cell, Envelope, Failure
 from actors.kernel.routines import awaiting, drive, thrown_away
@@ -372,6 +379,7 @@ class ActorCell(Cell):
                         raise
                     exc = asyncio.CancelledError()  # it swallowed this until now
                 coroutine = None
+                self.parting = None
                 fault = self.judge(exc)
                 if fault is not None:
                     break
@@ -392,6 +400,8 @@ class ActorCell(Cell):
             self.since = clock()
             if not budget or self.since > until or copy_context() != clean:
                 break
+            if self.parting is not None:
+                self.part()
             self.hand = envelope = box.popleft()
             if self.limit == 0:
                 self.grant()
@@ -401,6 +411,18 @@ class ActorCell(Cell):
             else:
                 handler = self.table.get(type(message)) or self.handler(message)
         self.conclude(fault)
+        if self.parting is not None:
+            self.part()
+
+    def part(self) -> None:
+        """Send what the handler that has returned asked for."""
+        assert self.parting is not None
+        (ref, message), self.parting = self.parting, None
+        try:
+            ref.tell_now(message)
+        except MailboxFull:
+            cell = cast("Any", ref).cell
+            cell.bury((message, self, None, None), "full")
 
     def conclude(self, fault: BaseException | None = None) -> None:
         """End a turn: pass the cell on to what serves it next."""

@@ -67,6 +67,7 @@ from agentflow.engine.limits import (
 )
 from agentflow.engine.messages import Outgoing, acceptance, offered
 from agentflow.engine.plain_calls import complete_plain_call, has_more
+from agentflow.engine.plain_handlers import complete_plain_handler
 from agentflow.engine.recorded_calls import Begun, call_begun, call_ended, call_reported
 from agentflow.engine.replay import BaseEvent, base_of, cut_of
 from agentflow.engine.run_end import outputs_of
@@ -123,6 +124,7 @@ __all__ = [
     "commands",
     "compile_graph",
     "complete_plain_call",
+    "complete_plain_handler",
     "cut_of",
     "decide",
     "effect_of",

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from agentflow.definition.ir import Options
     from agentflow.engine.bindings import StepBinding
     from agentflow.engine.kinds.kind import Kind
+    from agentflow.engine.messages import Way
 
 __all__ = ["Edge", "Graph", "Node", "Route", "compile_graph"]
 
@@ -140,6 +141,7 @@ class Node:
         "spec",
         "timeout",
         "watchers",
+        "ways",
         "writes",
     )
 
@@ -163,6 +165,8 @@ class Node:
         self.fan_watchers: tuple[tuple[int, str], ...] = ()  # (fan, source) that this node can still reach
         self.routes: tuple[Route, ...] = ()
         """How its messages go, if more than along every edge: groups of its `edges[]` in declared order."""
+        self.ways: dict[tuple[str, tuple[str, ...], str | None], Way] | None = None
+        """Where its messages went, by type, bases and target; None if its edges ask more of a message."""
         self.previous_agent: str | None = None
         self.max_parallel = spec.max_parallel
         self.is_silent = self.kind.moves_tokens_only and spec.id.startswith(_SYNTHETIC)
@@ -186,7 +190,7 @@ class Node:
         self.writes: GlobalWrites | None = compile_writes(spec)
         self.program: Any = self.kind.compile(self)
         self.plain_call = False
-        """True if `plain_calls` may fold its calls; set once its edges are known."""
+        """True if `plain_calls` or `plain_handlers` may fold it; set once its edges are known."""
         self.rare_roots = rare_roots(self._compiled())
         self._reads: Reads | None = None
 
@@ -343,6 +347,8 @@ class Graph:
             if ports:
                 node.out = {port: tuple(edges) for port, edges in ports.items()}
             node.routes = _routes(node)
+            if node.kind.sends and not any(_asks_more(route) for route in node.routes):
+                node.ways = {}
 
     def _token_edge(
         self,
@@ -439,6 +445,12 @@ def _routes(node: Node) -> tuple[Route, ...]:
         else:
             groups.setdefault((kind, spec.group or spec.selection or ""), []).append(edge)
     return tuple(Route(kind, name, tuple(found)) for (kind, name), found in groups.items())
+
+
+def _asks_more(route: Route) -> bool:
+    """Return whether the edges of a route ask more of a message than its type and target."""
+    kinds = ("single", "fan_out", "fan_in")
+    return route.kind not in kinds or any(e.when is not None or e.predicate is not None for e in route.edges)
 
 
 def _is_bare(spec: EdgeSpec) -> bool:

@@ -140,6 +140,10 @@ class Mail:
         turns = place.turns
         if turns is None:
             turns = place.turns = Turns()
+        if turns.current is None and not turns.waiting:
+            turns.current = activation
+            self.inbox.append(activation)
+            return
         if front:
             turns.waiting.appendleft(activation)
         else:
@@ -154,9 +158,10 @@ class Mail:
             return
         if turns.current is activation:
             turns.current = None
-            if activation in self.inbox:
+            if self.inbox and activation in self.inbox:
                 self.inbox.remove(activation)
-            self._promote(turns)
+            if turns.waiting:
+                self._promote(turns)
         elif activation in turns.waiting:
             turns.waiting.remove(activation)
 

@@ -7,7 +7,7 @@ and their results come with the message. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_EDGE",
     "Outgoing",
+    "Way",
     "acceptance",
     "offered",
     "packed",
@@ -29,6 +30,7 @@ __all__ = [
     "takes_type",
     "type_of",
     "undelivered_reason",
+    "way_of",
 ]
 
 NO_EDGE = "no_edge"
@@ -60,6 +62,18 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
         return (self.type, *self.bases)
 
 
+class Way(NamedTuple):
+    """What the edges of a node do with a message, and those that take it, with their names."""
+
+    deliveries: tuple[Delivery, ...]
+    taken: tuple[tuple[str, Edge], ...]
+
+
+_NOWHERE = Way((Delivery(edge="", target="", status=NO_EDGE),), ())
+_MAX_WAYS = 64
+"""Types and targets of which a node keeps the way: more than a workflow has."""
+
+
 class _Refused(Exception):
     """A predicate or a selection that gives no way."""
 
@@ -84,23 +98,49 @@ def route_messages(
     the first of them among those of its activation."""
     sent: list[SentMessage] = []
     for index, message in enumerate(messages, first):
-        if message.target is not None:
-            reached = {edge.target.id for route in node.routes for edge in route.edges}
-            if message.target not in reached:
-                return _unknown_target(node, message.target, reached)
-        found: list[Delivery] = []
-        try:
-            for route in node.routes:
-                statuses = _ROUTES[route.kind](route, message, shared)
-                found += [Delivery(edge=e.name, target=e.target.id, status=s) for e, s in statuses]
-        except _Refused as refused:
-            return _routing_failed(node, message, refused)
-        if not found:
-            found = [Delivery(edge="", target="", status=NO_EDGE)]
+        way = way_of(node, message, shared)
+        if isinstance(way, ErrorInfo):
+            return way
         sent.append(
-            SentMessage(index=index, type=message.type, payload=message.payload, deliveries=tuple(found))
+            SentMessage(index=index, type=message.type, payload=message.payload, deliveries=way.deliveries)
         )
     return tuple(sent)
+
+
+def way_of(node: Node, message: Outgoing, shared: Mapping[str, Any]) -> Way | ErrorInfo:
+    """Return what each edge of a node does with a message, or why its sender fails.
+
+    Found once for each type and target where no edge asks more of a message.
+    """
+    known = node.ways
+    if known is None or message.verdicts:
+        return _find_way(node, message, shared)
+    key = message.type, message.bases, message.target
+    way = known.get(key)
+    if way is None:
+        way = _find_way(node, message, shared)
+        if isinstance(way, Way) and len(known) < _MAX_WAYS:
+            known[key] = way
+    return way
+
+
+def _find_way(node: Node, message: Outgoing, shared: Mapping[str, Any]) -> Way | ErrorInfo:
+    if message.target is not None:
+        reached = {edge.target.id for route in node.routes for edge in route.edges}
+        if message.target not in reached:
+            return _unknown_target(node, message.target, reached)
+    found: Statuses = []
+    try:
+        for route in node.routes:
+            found += _ROUTES[route.kind](route, message, shared)
+    except _Refused as refused:
+        return _routing_failed(node, message, refused)
+    if not found:
+        return _NOWHERE
+    return Way(
+        tuple(Delivery(edge=e.name, target=e.target.id, status=s) for e, s in found),
+        tuple((e.name, e) for e, s in found if s in ("delivered", "buffered")),
+    )
 
 
 def offered(node: Node, message: Outgoing) -> dict[str, list[str]]:

@@ -26,8 +26,9 @@ from agentflow.events import catalogue as ev
 
 if TYPE_CHECKING:
     from agentflow.engine.activation import Activation
+    from agentflow.engine.path import NodeState
 
-__all__ = ["complete_plain_call", "has_more"]
+__all__ = ["begin_visit", "complete_plain_call", "end_visit", "has_more", "is_plain"]
 
 
 def complete_plain_call(
@@ -40,7 +41,7 @@ def complete_plain_call(
     activation has its result.
     """
     call = state.calls.get(call_id)
-    if call is None or not call.activation.node.plain_call or not _is_plain(state, now):
+    if call is None or not call.activation.node.plain_call or state.has_mail or not is_plain(state, now):
         return None
     activation = call.activation
     record = activation.tool
@@ -62,9 +63,11 @@ def complete_plain_call(
 
 
 def has_more(state: RunState) -> bool:
-    """Return whether `decide` may say something after a plain call; if not, it need not be asked."""
+    """Return whether `decide` may say something after what is plain; if not, it need not be asked."""
+    mail = state.mail
     return bool(
-        not state.running
+        not (state.running or mail.is_at_work)
+        or (state.has_mail and (mail.inbox or mail.untold or mail.untimed or mail.fatal is not None))
         or state.arrived
         or state.changed
         or state.settled
@@ -73,11 +76,11 @@ def has_more(state: RunState) -> bool:
     )
 
 
-def _is_plain(state: RunState, now: int) -> bool:
-    """Return whether nothing comes before the end of a step whose work is done, or after it but a start."""
+def is_plain(state: RunState, now: int) -> bool:
+    """Return whether nothing comes before the end of a step whose work is done, or after it but a start;
+    messages are not looked at."""
     return not (
         state.status != "running"
-        or state.has_mail
         or (state.timers and (state.timers.earliest() or now) <= now)
         or state.changed
         or state.settled
@@ -107,7 +110,7 @@ def _end(
     events: list[ev.RunEvent],
 ) -> None:
     """Add and fold `tool.call_completed` and `workflow.step_completed`."""
-    node, path, offset = activation.node, activation.path, state.next_offset + 1
+    node, offset = activation.node, state.next_offset + 1
     size = size_of(output)
     completed = ev.WorkflowStepCompleted(
         step_id=node.id,
@@ -140,16 +143,26 @@ def _end(
     del state.calls[record.call.id]
     record.state, record.executed, record.output, record.output_size = "done", True, output, size
     activation.interruptions = 0
-    activation.output, activation.status, activation.result_ready = output, "succeeded", True
-    activation.touched = offset
+    activation.result_ready = True
     activation.has_slot = False
     state.running -= 1
-    del state.activations[activation.key]
-    del state.open[activation.key]
+    place = end_visit(state, activation, output, offset, now)
+    if node.join.takes_tokens:
+        route(state, activation, "next", output)
+    leave(state, activation, place)
+
+
+def end_visit(state: RunState, activation: Activation, output: Any, offset: int, now: int) -> NodeState:
+    """Fold what is common to all plain ends, at the offset of `workflow.step_completed`; the caller brings
+    on what follows, then lets the activation leave."""
+    node, path, key = activation.node, activation.path, activation.key
+    activation.output, activation.status = output, "succeeded"
+    activation.touched = offset
+    del state.activations[key]
+    del state.open[key]
     state.next_offset, state.last_ts = offset + 1, now
     state.steps_done["succeeded"] += 1
     place = path.nodes[node.id]
-    takes_tokens = node.join.takes_tokens
     frame = path.frame
     if frame.is_read or node.kind.shows_more:
         outputs = {"status": "success", "result": output}
@@ -162,15 +175,13 @@ def _end(
             "error": None,
             "visits": place.visits,
         }
-        if not takes_tokens:
+        if not node.join.takes_tokens:
             frame.steps[node.name] = {
                 "outputs": {"status": "success", "result": output},
                 "status": "success",
                 "error": None,
             }
-    if takes_tokens:
-        route(state, activation, "next", output)
-    leave(state, activation, place)
+    return place
 
 
 def _begin(state: RunState, now: int, events: list[ev.RunEvent], effects: list[Effect]) -> bool:
@@ -200,7 +211,7 @@ def _begin(state: RunState, now: int, events: list[ev.RunEvent], effects: list[E
     if input.__class__ is not dict:
         return False
     key, place = activation.key, path.nodes[node.id]
-    taken, offset, visit, attempt = activation.taken, state.next_offset, activation.visit, activation.attempt
+    taken, offset, attempt = activation.taken, state.next_offset, activation.attempt
     run_id, clock = state.workflow_id, state.clock
     call_id = derive("call_", now, run_id, key)
     started = ev.WorkflowStepStarted(
@@ -210,7 +221,7 @@ def _begin(state: RunState, now: int, events: list[ev.RunEvent], effects: list[E
         step_index=node.index,
         attempt=attempt,
         path="",
-        visit=visit,
+        visit=activation.visit,
         clock=clock,
         superstep=activation.superstep or UNSET,
         kind=node.kind.name,
@@ -233,16 +244,8 @@ def _begin(state: RunState, now: int, events: list[ev.RunEvent], effects: list[E
     )
     events += (started, called)
     state.ready.remove(activation, place)
-    path.steps += 1
-    if place.visits <= visit:
-        place.visits = visit + 1
-    place.attempt, place.next_attempt, place.status = attempt, 1, "running"
-    activation.status, activation.phase, activation.input = "running", "open", input
-    activation.started = activation.attempt_started = now
-    activation.first_offset, activation.touched = offset, offset + 1
-    activation.clock = clock
-    state.clock = clock + 1
-    state.open[key] = activation
+    begin_visit(state, activation, place, input, offset, now)
+    activation.touched = offset + 1
     state.ready.last_slot = node.index
     activation.has_slot = True
     state.running += 1
@@ -258,3 +261,19 @@ def _begin(state: RunState, now: int, events: list[ev.RunEvent], effects: list[E
     state.next_offset = offset + 2
     effects.append(StartCall(call_id))
     return True
+
+
+def begin_visit(
+    state: RunState, activation: Activation, place: NodeState, input: Any, offset: int, now: int
+) -> None:
+    """Fold what is common to all plain starts: `workflow.step_started` at this offset."""
+    activation.path.steps += 1
+    if place.visits <= activation.visit:
+        place.visits = activation.visit + 1
+    place.attempt, place.next_attempt, place.status = activation.attempt, 1, "running"
+    activation.status, activation.phase, activation.input = "running", "open", input
+    activation.started = activation.attempt_started = now
+    activation.first_offset = activation.touched = offset
+    clock = activation.clock = state.clock
+    state.clock = clock + 1
+    state.open[activation.key] = activation

@@ -172,6 +172,8 @@ def max_iterations(graph: Graph) -> int:
 
 def in_order(queue: list[Queued]) -> list[Queued]:
     """Return what waits by target, and at one target by edge, activation and send index (page 002 §6)."""
+    if len(queue) == 1:
+        return queue
     return sorted(queue, key=lambda q: (q.path.key, q.node.index, q.order))
 
 

@@ -62,7 +62,7 @@ class Closing(NamedTuple):
 class Round:
     """The buffers of one fan-in on one path."""
 
-    __slots__ = ("armed", "buffers", "charged", "closed", "fan", "live")
+    __slots__ = ("armed", "awaited", "buffers", "charged", "closed", "fan", "live")
 
     def __init__(self, fan: Fan) -> None:
         self.fan = fan
@@ -71,6 +71,8 @@ class Round:
         """By source: the live nodes that can reach it."""
         self.charged = dict.fromkeys(fan.sources, 0)
         """By source: activations that come too late, because their rounds closed without them."""
+        self.awaited = 0
+        """Sources of which nothing is buffered and that can still arrive."""
         self.closed = 0
         """Rounds that closed so far."""
         self.armed: TimerScheduled | None = None
@@ -81,7 +83,10 @@ class Round:
         if self.charged[source]:
             self.charged[source] -= 1
             return False
-        self.buffers[source].append(entry)
+        buffer = self.buffers[source]
+        if not buffer and self.live[source]:
+            self.awaited -= 1
+        buffer.append(entry)
         return True
 
     def take(self) -> None:
@@ -89,6 +94,8 @@ class Round:
         for source, buffer in self.buffers.items():
             if buffer:
                 buffer.popleft()
+                if not buffer and self.live[source]:
+                    self.awaited += 1
             elif self.live[source]:
                 self.charged[source] += 1
         self.closed += 1
@@ -121,12 +128,18 @@ def begin_rounds(path: Path) -> None:
 
 def count_live(path: Path, node: Node, change: int) -> None:
     """Count a node that became live, or stopped being so, at every source that it can reach."""
+    rounds = path.rounds
     for index, source in node.fan_watchers:
-        found = path.rounds[index]
-        found.live[source] += change
-        if found.live[source] == 0:
+        found = rounds[index]
+        before = found.live[source]
+        now = found.live[source] = before + change
+        if now == 0:
+            if not found.buffers.get(source):
+                found.awaited -= 1
             found.charged[source] = 0  # the charge lapses with the source
             path.due[index] = None
+        elif before == 0 and not found.buffers.get(source):
+            found.awaited += 1
 
 
 def closings(path: Path) -> list[Closing]:
@@ -153,6 +166,8 @@ def _next_closing(path: Path, taken: dict[int, int], revived: set[tuple[int, str
     for index in sorted(path.due):
         held = path.rounds[index]
         fan, skip = held.fan, taken.get(index, 0)
+        if held.awaited and not skip and fan.quorum is None:
+            continue  # as after most arrivals: a scan of all sources each time would be quadratic
         entries = [buffer[skip] for buffer in held.buffers.values() if len(buffer) > skip]
         if not entries:
             continue

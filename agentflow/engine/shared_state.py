@@ -96,6 +96,8 @@ class SharedState:
 
     def conflict_at_barrier(self) -> ErrorInfo | None:
         """Return the first key without a reducer to which two steps want to give different values."""
+        if not self.pending:
+            return None
         wanted: dict[str, dict[str, Any]] = {}
         for writes in self._in_order():
             for key, value in writes.last().items():
@@ -109,6 +111,8 @@ class SharedState:
 
     def commit_pending(self, bases: Iterable[int]) -> ErrorInfo | None:
         """Commit the writes that waited for the barrier, in the order of step ids."""
+        if not self.pending:
+            return None
         found = self._in_order()
         self.pending = []
         return self._commit(found, bases)

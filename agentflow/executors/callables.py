@@ -42,9 +42,14 @@ class Callables(msgspec.Struct, frozen=True, kw_only=True):
     tool_executor: Any = None
     """What makes the calls of functions that are registered nowhere: a ToolExecutor."""
 
+    @property
+    def makes_calls(self) -> bool:
+        """True if it has handlers of workers, or makes the calls of models or functions of its run."""
+        return bool(self.workers) or self.llm_executor is not None or self.tool_executor is not None
+
     def injected(self, nested: Callables | None) -> Callables | None:
         """Return the code of a child run: its own, with the handlers and executors of its parent."""
-        if not self.workers and self.llm_executor is None and self.tool_executor is None:
+        if not self.makes_calls:
             return nested
         return msgspec.structs.replace(
             nested or NO_CALLABLES,

@@ -119,23 +119,49 @@ class SpanOfHandler(Protocol):
     def traceparent(self) -> str: ...
 
 
-class Surroundings(NamedTuple):
+class Surroundings(Protocol):
     """What an attempt begins with. `private` and `shared` hold packed values, `targets` the nodes that an
     edge of this one reaches."""
 
-    workflow_id: str
-    activation: str
-    attempt: int
-    superstep: int | None
-    sources: tuple[str, ...]
-    missing: tuple[str, ...]
-    private: Mapping[str, Any]
-    shared: Mapping[str, Any]
-    targets: Collection[str]
-    reducers: Mapping[str, Callable[[Any, Any], Any]]
-    span: SpanOfHandler | None = None
-    check_read: Callable[[str], None] | None = None
-    """Raise ScopeAccessDenied for a key of the shared state that the node may not read; None: it may all."""
+    @property
+    def workflow_id(self) -> str: ...
+
+    @property
+    def activation(self) -> str: ...
+
+    @property
+    def attempt(self) -> int: ...
+
+    @property
+    def superstep(self) -> int | None: ...
+
+    @property
+    def sources(self) -> tuple[str, ...]: ...
+
+    @property
+    def missing(self) -> tuple[str, ...]: ...
+
+    @property
+    def private(self) -> Mapping[str, Any]: ...
+
+    @property
+    def shared(self) -> Mapping[str, Any]: ...
+
+    @property
+    def targets(self) -> Collection[str]: ...
+
+    @property
+    def reducers(self) -> Mapping[str, Callable[[Any, Any], Any]]: ...
+
+    @property
+    def span(self) -> SpanOfHandler | None: ...
+
+    @property
+    def port(self) -> Port: ...
+
+    def check_read(self, key: str) -> None:
+        """Raise ScopeAccessDenied for a key of the shared state that the node may not read."""
+        ...
 
 
 class WorkflowContext(Generic[Out, WOut]):
@@ -147,14 +173,12 @@ class WorkflowContext(Generic[Out, WOut]):
     def __init__(
         self,
         around: Surroundings,
-        port: Port,
         handler: HandlerSpec,
         handlers: tuple[HandlerSpec, ...],
         payloads: Payloads,
         node: str,
     ) -> None:
         self._around = around
-        self._port = port
         self._handler = handler
         self._handlers = handlers
         self._payloads = payloads
@@ -194,7 +218,7 @@ class WorkflowContext(Generic[Out, WOut]):
         """
         self._check_open("yield_output")
         self._check_declared(self._handler.yields, data, "gives out", "WorkflowContext[Out, WOut]")
-        await self._port.output(self._encoded(data, self._handler.yields))
+        await self._around.port.output(self._encoded(data, self._handler.yields))
 
     def _encoded(self, data: Any, declared: tuple[Any, ...]) -> Encoded:
         if type(data) is list and has_empty_list(cast("list[Any]", data)):
@@ -206,7 +230,7 @@ class WorkflowContext(Generic[Out, WOut]):
         self._check_open("add_event")
         if not name or name.strip() != name:
             raise ValueError(f"the name of an event must not be empty or begin or end with a space: {name!r}")
-        await self._port.event(name, self._payloads.keep(data))
+        await self._around.port.event(name, self._payloads.keep(data))
 
     def _check_declared(self, declared: tuple[Any, ...], data: Any, verb: str, where: str) -> None:
         if data.__class__ in declared:
@@ -240,8 +264,7 @@ class WorkflowContext(Generic[Out, WOut]):
     def get_shared_state(self, key: str, default: Any = None) -> Any:
         """Return a value of the shared state as a new object: as committed when the activation began, with
         the writes of this attempt. Raises ScopeAccessDenied for a key that the node may not read."""
-        if self._around.check_read is not None:
-            self._around.check_read(key)
+        self._around.check_read(key)
         if key in self._updates:
             for update in self._updates.pop(key):
                 before = self._shared.get(key, self._around.shared.get(key))
@@ -301,7 +324,7 @@ class WorkflowContext(Generic[Out, WOut]):
             self._payloads.keep(data), name_of(response_type), schema_of(response_type), limit, kept
         )
         self._staged.requests.append(asked)
-        return self._port.request_id(len(self._staged.requests) - 1)
+        return self._around.port.request_id(len(self._staged.requests) - 1)
 
     async def run_once(
         self,
@@ -330,14 +353,14 @@ class WorkflowContext(Generic[Out, WOut]):
             side_effect=side_effect,
             idempotent=side_effect in ("none", "read") if idempotent is None else idempotent,
         )
-        return self._payloads.unpack(await self._port.record(call))
+        return self._payloads.unpack(await self._around.port.record(call))
 
     async def call_tool(self, name: str, args: Mapping[str, Any] | None = None) -> Any:
         """Call a function of a service, `service.function`; recorded like `run_once`: an equal call of a
         later attempt gets the record, and a person is asked about one that was lost. Raises ToolError or
         OutcomeUnknown."""
         self._check_open("call_tool")
-        return await self._port.tool(name, self._payloads.keep(dict(args or {})))
+        return await self._around.port.tool(name, self._payloads.keep(dict(args or {})))
 
     async def call_model(
         self,
@@ -364,7 +387,7 @@ class WorkflowContext(Generic[Out, WOut]):
         self._check_open("call_model")
         schema = None if output_type is None else schema_of(output_type)
         messages = _conversation(prompt, system)
-        answer = await self._port.model(messages, model, parameters, schema)
+        answer = await self._around.port.model(messages, model, parameters, schema)
         if output_type is None:
             return answer
         return msgspec.structs.replace(answer, data=convert(answer.data, output_type))

@@ -195,6 +195,9 @@ class _Ranked(NamedTuple):
 
 def choose(specs: Sequence[HandlerSpec], value: Any) -> HandlerSpec | None:
     """Return the handler of a value: exact type, nearest base, union member, Any; ties by their order."""
+    if len(specs) == 1:
+        only = specs[0]
+        return only if only.kind == "message" and rank(only.takes, value) is not None else None
     found = [
         _Ranked(near, i)
         for i, spec in enumerate(specs)

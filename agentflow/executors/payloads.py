@@ -45,6 +45,8 @@ _TAGGED = b'"$type"'
 _PACKED = "__packed__"
 """The attribute of a Struct that names the fields whose values carry their tags."""
 _PLAIN = frozenset((type(None), bool, int, float, str))
+_EXACT = frozenset((type(None), bool, int, str))
+_TEXT = frozenset((str,))
 _MAX_NESTING = 150
 """Below what the check of values allows, which says where they are nested too deeply."""
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -362,6 +364,8 @@ class Payloads:
 
     def _container(self, kind: type, value: Any) -> Any:
         if isinstance(value, dict):
+            if _PLAIN.issuperset(map(type, cast("dict[str, Any]", value).values())):
+                return cast("dict[str, Any]", value).copy()
             return {key: self.unpack(item) for key, item in cast("dict[str, Any]", value).items()}
         return kind(self.unpack(item) for item in value)
 
@@ -375,6 +379,8 @@ def _copied(value: Any) -> Any:
     if type(value) not in (list, dict):
         return UNSET
     try:
+        if _is_flat(members := cast("dict[Any, Any]", value)):
+            return UNSET if _TAGGED in _encoder.encode(members) else members.copy()
         marshal.dumps(value)
         body = _encoder.encode(value)
         if _TAGGED in body or _nesting(body) > _MAX_NESTING:
@@ -383,6 +389,15 @@ def _copied(value: Any) -> Any:
     except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):
         return UNSET
     return made if made == value else UNSET
+
+
+def _is_flat(members: Any) -> bool:
+    """Return whether this is a dict of texts, whole numbers, truth values and None alone, which are JSON if
+    they can be encoded; a float may have no JSON."""
+    if type(members) is not dict:
+        return False
+    found = cast("dict[Any, Any]", members)
+    return _EXACT.issuperset(map(type, found.values())) and _TEXT.issuperset(map(type, found))
 
 
 def _nesting(body: bytes) -> int:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any, Protocol, cast
+
+import msgspec
 
 from agentflow.events.envelope import Event, StoredEvent, decode, type_of
 from agentflow.events.sealing import UnsealedBatch
@@ -47,16 +50,24 @@ class RunEvents(LazySequence[Event[Any]]):
         return events
 
 
+class _Unread(msgspec.Struct, frozen=True, gc=False):
+    """An event that was never encoded: its data must not be changed."""
+
+    offset: int
+    type: str
+    data: Any
+
+
 class _Peeked:
     """An event of which the type is known, and the data when somebody asks."""
 
     __slots__ = ("_data", "_row", "offset", "type")
 
-    def __init__(self, offset: int, type: str, data: Any, row: StoredEvent | None = None) -> None:
-        self.offset = offset
-        self.type = type
-        self._data = data
-        self._row = row
+    def __init__(self, row: StoredEvent) -> None:
+        self.offset = row.offset
+        self.type = row.type
+        self._data: Any = None
+        self._row: StoredEvent | None = row
 
     @property
     def data(self) -> Any:
@@ -68,13 +79,11 @@ class _Peeked:
 
 def peek(parts: Sequence[Part]) -> list[LoggedData]:
     """Return the events for a projection, which decodes only those that it asks for the data of."""
-    seen: list[_Peeked] = []
+    seen: list[LoggedData] = []
     for part in parts:
         data = None if isinstance(part, StoredEvent) else part.unread()
         if data is not None:
-            first = cast("UnsealedBatch", part).first
-            seen += [_Peeked(offset, type_of(one), one) for offset, one in enumerate(data, first)]
+            seen += map(_Unread, count(cast("UnsealedBatch", part).first), map(type_of, data), data)
         else:
-            rows = (part,) if isinstance(part, StoredEvent) else part
-            seen += [_Peeked(row.offset, row.type, None, row) for row in rows]
-    return cast("list[LoggedData]", seen)
+            seen += map(_Peeked, (part,) if isinstance(part, StoredEvent) else part)
+    return seen

@@ -90,17 +90,18 @@ class Bound:
 class BindingCache:
     """What the newest 64 definitions were bound to, so that a run of the same one begins at once.
 
-    Only what follows from the graph and the registered services alone is kept: no agents, whose models follow
-    the environment; no services, handlers or graphs that a document names; nothing that had a diagnostic.
+    Only what follows from the graph, its code and the registered services alone is kept: no agents, whose
+    models follow the environment; no services, handlers or graphs that a document names; nothing that had a
+    diagnostic; no code that brings handlers or makes the calls of one run.
     """
 
     def __init__(self) -> None:
         self._kept: dict[tuple[Any, ...], tuple[tuple[Any, ...], Bound]] = {}
 
-    def find(self, key: tuple[Any, ...], registry: ToolRegistry) -> Bound | None:
-        """Return what was kept under this key, if the registry is still the same."""
+    def find(self, key: tuple[Any, ...], registry: ToolRegistry, code: Callables | None) -> Bound | None:
+        """Return what was kept under this key, if the registry and the code are still the same."""
         kept = self._kept.get(key)
-        if kept is None:
+        if kept is None or kept[1].code is not code:
             return None
         known, now = kept[0], _contents(registry)
         if len(known) != len(now) or any(a is not b for a, b in zip(known, now, strict=True)):
@@ -110,7 +111,9 @@ class BindingCache:
 
     def keep(self, key: tuple[Any, ...], registry: ToolRegistry, workflow: Workflow, bound: Bound) -> None:
         """Keep what a definition was bound to, if it can be used again."""
-        if bound.diagnostics or bound.code is not None or workflow.services or workflow.graphs:
+        if bound.diagnostics or workflow.services or workflow.graphs:
+            return
+        if bound.code is not None and bound.code.makes_calls:
             return
         if any(binding.models for binding in bound.steps.values()):
             return

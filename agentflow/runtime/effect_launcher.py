@@ -6,7 +6,7 @@ function or an executor without effects may begin before its batch is durable.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from agentflow import engine
 
@@ -22,6 +22,7 @@ Early: TypeAlias = engine.OpenCall | engine.StartHandler
 
 _MAX_AHEAD = 32
 _StartCall = engine.StartCall
+_StartHandler = engine.StartHandler
 
 
 class EffectLauncher:
@@ -70,17 +71,18 @@ class EffectLauncher:
 
     def launch(self, early: list[Early]) -> None:
         """Begin these calls and handlers."""
+        alone = len(early) == 1
         for begun in early:
             if isinstance(begun, engine.OpenCall):
                 self._dispatcher.launch(begun)
             else:
-                self._dispatcher.execute(begun)
+                self._dispatcher.handlers.begin(begun, alone=alone)
 
     def _early(self, effect: engine.Effect) -> Early | None:
-        call = _harmless_call(self._run.state, effect)
-        if call is not None:
-            return call
-        return effect if isinstance(effect, engine.StartHandler) and self._is_harmless(effect) else None
+        if effect.__class__ is _StartHandler:
+            handler = cast("engine.StartHandler", effect)
+            return handler if self._is_harmless(handler) else None
+        return _harmless_call(self._run.state, effect)
 
     def _is_harmless(self, effect: engine.StartHandler) -> bool:
         """Return whether an effect begins a handler that has no effect but what it asks this actor for, which
@@ -94,8 +96,12 @@ class EffectLauncher:
 
     def execute_all(self, effects: list[engine.Effect]) -> None:
         """Execute the effects of durable events, in order."""
+        alone = len(effects) == 1
         for effect in effects:
-            self._execute(effect)
+            if effect.__class__ is not _StartHandler:
+                self._execute(effect)
+            elif self._run.suspending is None:
+                self.start_handler(cast("engine.StartHandler", effect), alone=alone)
 
     def _execute(self, effect: engine.Effect) -> None:
         if isinstance(effect, engine.Release):
@@ -105,7 +111,7 @@ class EffectLauncher:
             trial = self._run.launch.trial
             if trial is not None and effect.activation_key not in self._run.state.open:
                 trial.end(effect.activation_key)
-        elif isinstance(effect, engine.StartCall | engine.StartHandler):
+        elif isinstance(effect, engine.StartCall):
             if self._run.suspending is None:
                 self._begin(effect)
         elif isinstance(effect, engine.StartChild | engine.PassOn):
@@ -117,22 +123,19 @@ class EffectLauncher:
         else:
             self._dispatcher.execute(effect)
 
-    def _begin(self, effect: engine.StartCall | engine.StartHandler) -> None:
-        """Begin a call or a handler, unless it is answered from the record of another run."""
-        if isinstance(effect, engine.StartHandler):
-            self.start_handler(effect)
-            return
+    def _begin(self, effect: engine.StartCall) -> None:
+        """Begin a call, unless it is answered from the record of another run."""
         if effect.call_id not in self._run.state.calls:
             return
         recorded = self._run.recorded
         if recorded is None or not recorded.serves_call(effect.call_id):
             self._dispatcher.execute(effect)
 
-    def start_handler(self, effect: engine.StartHandler) -> None:
+    def start_handler(self, effect: engine.StartHandler, *, alone: bool = False) -> None:
         """Begin a handler, unless a record says what comes of it."""
         recorded = self._run.recorded
         if recorded is None or not recorded.serves_work(effect.activation_key):
-            self._dispatcher.execute(effect)
+            self._dispatcher.handlers.begin(effect, alone=alone)
 
     def _execute_for_child(self, effect: engine.StartChild | engine.PassOn) -> None:
         if self._children is None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from actors import Actor, ActorStopped, Ref, current_trace, on
+from actors import Actor, ActorStopped, Ref, on
 from agentflow import known_secrets
 from agentflow.definition.failure import describe_exception
 from agentflow.engine import Outgoing, Question
@@ -25,10 +25,8 @@ from agentflow.engine.grants import denied_read
 from agentflow.errors import ScopeAccessDenied
 from agentflow.events.tracing import SpanContext, active
 from agentflow.executors.callables import Callables
-from agentflow.executors.context import Sent, Staged, Surroundings, Unfolded, WorkflowContext
+from agentflow.executors.context import Staged, Unfolded, WorkflowContext
 from agentflow.executors.executor import Executor
-from agentflow.executors.handlers import HandlerSpec
-from agentflow.executors.payloads import Payloads
 from agentflow.runtime import edge_code
 from agentflow.runtime.agent_actor import Directory
 from agentflow.runtime.edge_code import call_in_time, evaluate
@@ -43,20 +41,17 @@ if TYPE_CHECKING:
     from agentflow.engine.graph import Node
     from agentflow.engine.shared_state import SharedState
 
-__all__ = ["ExecutorActor", "Place"]
+__all__ = ["ExecutorActor", "Place", "RunPlace"]
 
 STATE_KEY = "$state"
 """The private key under which the snapshot of an executor is kept."""
 
 
-class Place(NamedTuple):
-    """What an ExecutorActor knows of the graph: its node, and the code of the run."""
+class RunPlace(NamedTuple):
+    """What all ExecutorActors of a run know: its code and its shared state."""
 
     workflow_id: str
-    node: str
-    make: Callable[[], Executor]
-    payloads: Payloads
-    targets: frozenset[str]
+    code: Callables
     reducers: Mapping[str, Any]
     own_reducers: frozenset[str]
     """The shared keys whose reducers users wrote."""
@@ -64,11 +59,87 @@ class Place(NamedTuple):
     """The shared state that an activation reads, by its key."""
     committed: SharedState
     """The shared state now."""
+    directory: Directory
+
+
+class Place(NamedTuple):
+    """What an ExecutorActor knows of its run and its node, and how its copy of the executor is made."""
+
+    run: RunPlace
+    node: Node
+    make: Callable[[], Executor]
     grants: tuple[Capabilities, ...]
     """Of the node and of what is around it."""
-    graph_node: Node
-    code: Callables
-    directory: Directory
+
+
+class _Attempt:
+    """An attempt at work: what its context sees of the run and asks of it, found when it is asked for."""
+
+    __slots__ = ("_message", "_place", "_port", "_supervisor", "_trace", "shared")
+
+    def __init__(self, place: Place, message: Handle, supervisor: Ref[Any], trace: Any) -> None:
+        self._place = place
+        self._message = message
+        self._supervisor = supervisor
+        self._trace = trace
+        self._port: HandlerPort | None = None
+        self.shared = place.run.shared(message.activation)  # now: a handler may outlive its activation
+
+    @property
+    def workflow_id(self) -> str:
+        return self._place.run.workflow_id
+
+    @property
+    def activation(self) -> str:
+        return self._message.activation
+
+    @property
+    def attempt(self) -> int:
+        return self._message.attempt
+
+    @property
+    def superstep(self) -> int | None:
+        return self._message.superstep
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return self._message.sources
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        return self._message.missing
+
+    @property
+    def private(self) -> Mapping[str, Any]:
+        return self._message.private
+
+    @property
+    def targets(self) -> frozenset[str]:
+        return frozenset(edge.target.id for route in self._place.node.routes for edge in route.edges)
+
+    @property
+    def reducers(self) -> Mapping[str, Any]:
+        return self._place.run.reducers
+
+    @property
+    def span(self) -> SpanContext | None:
+        return self._trace if isinstance(self._trace, SpanContext) else None
+
+    @property
+    def port(self) -> HandlerPort:
+        if self._port is None:
+            run, node = self._place.run, self._place.node
+            self._port = HandlerPort(
+                self._supervisor, self._message, run.workflow_id, node.id, run.directory, self._place.grants
+            )
+        return self._port
+
+    def check_read(self, key: str) -> None:
+        place = self._place
+        denied = denied_read(place.grants, place.node.id, key) if place.grants else None
+        if denied is not None:
+            hint = "add it to capabilities.read of the node"
+            raise ScopeAccessDenied(denied.message, hint=hint, details=denied.details)
 
 
 class ExecutorActor(Actor, mailbox=1_000, handler_timeout=None):
@@ -77,15 +148,19 @@ class ExecutorActor(Actor, mailbox=1_000, handler_timeout=None):
     def __init__(self, supervisor: Ref[Any], place: Place) -> None:
         self._supervisor = supervisor
         self._place = place
+        self._payloads = place.run.code.payloads
+        self._judges = place.node.ways is None and edge_code.has_code(place.node)
         self._executor: Executor | None = None
         self._saved: bytes | None = None
 
     @on(Handle)
     async def handle(self, message: Handle) -> None:
-        key, attempt = message.activation, message.attempt
+        run = self._place.run
         try:
             staged = await self._attempt(message)
-            version, messages = await self._routed(staged.messages)
+            version, messages = run.committed.version, self._messages_of(staged)
+            if self._judges:
+                version, messages = await evaluate(self._place.node, messages, run.code, run.committed)
         except asyncio.CancelledError as error:
             if self.ctx.interrupted:
                 raise
@@ -97,48 +172,51 @@ class ExecutorActor(Actor, mailbox=1_000, handler_timeout=None):
             self._failed(message, error)
         else:
             done = HandlerDone(
-                activation=key,
-                attempt=attempt,
+                activation=message.activation,
+                attempt=message.attempt,
                 messages=messages,
                 judged_at=version,
                 private=staged.private,
                 shared=tuple(staged.shared),
-                requests=tuple(Question(**asked._asdict()) for asked in staged.requests),
+                requests=tuple([Question(**asked._asdict()) for asked in staged.requests]),
             )
-            self._supervisor.tell(done)
+            self.ctx.tell_after(self._supervisor, done)
 
-    async def _routed(self, sent: list[Sent]) -> tuple[int, tuple[Outgoing, ...]]:
-        """Return the messages with the results of the code on the edges, and the version of the shared state
-        that it read."""
-        messages = [
-            Outgoing(
-                type=one.payload.tag, payload=one.payload.value, target=one.target, bases=one.payload.bases
-            )
-            for one in sent
-        ]
-        return await evaluate(self._place.graph_node, messages, self._place.code, self._place.committed)
+    def _messages_of(self, staged: Staged) -> tuple[Outgoing, ...]:
+        return tuple(
+            [
+                Outgoing(type=payload.tag, payload=payload.value, target=target, bases=payload.bases)
+                for payload, target in staged.messages
+            ]
+        )
 
     def _failed(self, message: Handle, error: BaseException) -> None:
         self._executor = None  # the next attempt begins with the state that was kept
-        info = known_secrets.hide_error(error_of(self._place.node, error))
+        info = known_secrets.hide_error(error_of(self._place.node.id, error))
         failed = HandlerFailed(activation=message.activation, attempt=message.attempt, error=info)
         self._supervisor.tell(failed)
 
     async def _attempt(self, message: Handle) -> Staged:
-        place = self._place
-        executor = await self._copy(message)
-        spec, arguments = choose_handler(executor, message, place.payloads, place.node)
-        context = self._context(message, executor, spec)
+        place, trace = self._place, self.ctx.trace
+        node = place.node.id
+        executor = self._executor
+        if executor is None:
+            executor = self._executor = await self._copy(message)
+        spec, arguments = choose_handler(executor, message, self._payloads, node)
+        around = _Attempt(place, message, self._supervisor, trace)
+        context: WorkflowContext[Any, Any] = WorkflowContext(
+            around, spec, executor.handlers, self._payloads, node
+        )
         if spec.accepts_ctx:
             arguments = (*arguments, context)
         if spec.method:
             arguments = (executor, *arguments)
         try:
-            with active(current_trace()):
+            with active(trace):
                 if spec.is_async:
                     result = await spec.function(*arguments)
                 else:
-                    result = await in_thread(partial(spec.function, *arguments), place.node)
+                    result = await in_thread(partial(spec.function, *arguments), node)
                     if inspect.isawaitable(result):  # a wrapper around an asynchronous function
                         result = await result
             task = asyncio.current_task()
@@ -150,39 +228,38 @@ class ExecutorActor(Actor, mailbox=1_000, handler_timeout=None):
             staged = context._close()  # pyright: ignore[reportPrivateUsage]
         if staged.unfolded:
             await self._try_reducers(staged.unfolded)
-        await self._save(executor, staged)
+        if _keeps_state(executor):
+            await self._save(executor, staged)
         return staged
 
     async def _try_reducers(self, unfolded: list[Unfolded]) -> None:
         """Fold the updates of this attempt once before they are recorded: what a reducer does not take, or
         not in time, fails the attempt. Raises ReducerFailed."""
         for key, before, updates in unfolded:
-            fold = partial(reduce, self._place.reducers[key], updates, before)
+            fold = partial(reduce, self._place.run.reducers[key], updates, before)
             try:
-                if key in self._place.own_reducers:
+                if key in self._place.run.own_reducers:
                     await call_in_time(fold, f"reducer of {key}")
                 else:
                     fold()
             except TimeoutError:
                 why = f"did not return within {edge_code.EDGE_CODE_LIMIT_S:g} s"
-                raise ReducerFailed.of(key, self._place.node, why) from None
+                raise ReducerFailed.of(key, self._place.node.id, why) from None
             except Exception as error:
                 raise ReducerFailed.of(
-                    key, self._place.node, f"raised {describe_exception(error)}"
+                    key, self._place.node.id, f"raised {describe_exception(error)}"
                 ) from error
 
     # -- the copy of the run, and its state ----------------------------------------------------------
 
     async def _copy(self, message: Handle) -> Executor:
-        """Return the run's copy; a new one takes up the state that was kept."""
-        if self._executor is not None:
-            return self._executor
+        """Return a new copy, which takes up the state that was kept."""
         executor = self._place.make()
         kept = message.private.get(STATE_KEY, UNSET)
         self._saved = None
         if kept is not UNSET:
             self._saved = _bytes(kept)
-            value = self._place.payloads.unpack(kept)
+            value = self._payloads.unpack(kept)
             restore = getattr(executor, "restore_state", None)
             if restore is not None:
                 found = restore(value)
@@ -190,9 +267,8 @@ class ExecutorActor(Actor, mailbox=1_000, handler_timeout=None):
                     await found
             else:
                 executor.state = value  # type: ignore[attr-defined]
-        elif (snapshot := await _snapshot(executor)) is not UNSET:
-            self._saved = _bytes(self._place.payloads.keep(snapshot))
-        self._executor = executor
+        elif _keeps_state(executor) and (snapshot := await _snapshot(executor)) is not UNSET:
+            self._saved = _bytes(self._payloads.keep(snapshot))
         return executor
 
     async def _save(self, executor: Executor, staged: Staged) -> None:
@@ -200,38 +276,16 @@ class ExecutorActor(Actor, mailbox=1_000, handler_timeout=None):
         value = await _snapshot(executor)
         if value is UNSET:
             return
-        kept = self._place.payloads.keep(value)
+        kept = self._payloads.keep(value)
         found = _bytes(kept)
         if found != self._saved:
             self._saved = found
             staged.private[STATE_KEY] = kept
 
-    def _context(self, message: Handle, executor: Executor, spec: HandlerSpec) -> WorkflowContext[Any, Any]:
-        place, span = self._place, current_trace()
-        around = Surroundings(
-            workflow_id=place.workflow_id,
-            activation=message.activation,
-            attempt=message.attempt,
-            superstep=message.superstep,
-            sources=message.sources,
-            missing=message.missing,
-            private=message.private,
-            shared=place.shared(message.activation),
-            targets=place.targets,
-            reducers=place.reducers,
-            span=span if isinstance(span, SpanContext) else None,
-            check_read=partial(_check_read, place) if place.grants else None,
-        )
-        port = HandlerPort(
-            self._supervisor, message, place.workflow_id, place.node, place.directory, place.grants
-        )
-        return WorkflowContext(around, port, spec, executor.handlers, place.payloads, place.node)
 
-
-def _check_read(place: Place, key: str) -> None:
-    if (denied := denied_read(place.grants, place.node, key)) is not None:
-        hint = "add it to capabilities.read of the node"
-        raise ScopeAccessDenied(denied.message, hint=hint, details=denied.details)
+def _keeps_state(executor: Executor) -> bool:
+    """Return whether an executor has a state that outlives restarts."""
+    return hasattr(executor, "state") or hasattr(executor, "snapshot_state")
 
 
 async def _snapshot(executor: Executor) -> Any:

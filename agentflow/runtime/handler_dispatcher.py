@@ -10,15 +10,16 @@ from collections.abc import Callable, Collection
 from functools import cached_property, partial
 from typing import Any
 
-from actors import ChildSpec, Context, Ref
+from actors import Context, Ref
 from agentflow.definition.reducers import REDUCERS, is_built_in
 from agentflow.engine import Activation, RunState, StartHandler, request_id_of, shared_of
 from agentflow.engine.grants import grants_of
+from agentflow.events.catalogue import MessageRef
 from agentflow.events.envelope import micros
 from agentflow.events.tracing import RunTracer
 from agentflow.executors.executor import Executor
 from agentflow.runtime.agent_actor import Directory
-from agentflow.runtime.executor_actor import ExecutorActor, Place
+from agentflow.runtime.executor_actor import ExecutorActor, Place, RunPlace
 from agentflow.runtime.handler_calls import Handle
 from agentflow.runtime.messages import Message
 
@@ -62,20 +63,23 @@ class HandlerDispatcher:
         self._ending: dict[Ref[Any], _Node] = {}  # killed, and not gone yet
         self._next: dict[_Node, StartHandler] = {}  # waits until the actor before it is gone
         self._lost: dict[str, int] = {}
-        self._shared = partial(shared_of, state)
         self._delayed: dict[str, None] = {}  # activations whose handler begins after a backoff
         self._parked = parked  # the activations whose handlers only wait for a larger budget
 
     @cached_property
-    def _reducers(self) -> dict[str, Any]:
-        declared = self._state.graph.workflow.shared
-        return {key: REDUCERS[spec.reducer] for key, spec in declared.items() if spec.reducer}
-
-    @cached_property
-    def _own_reducers(self) -> frozenset[str]:
-        """The shared keys whose reducers users wrote."""
-        declared = self._state.graph.workflow.shared.items()
-        return frozenset(key for key, spec in declared if spec.reducer and not is_built_in(spec.reducer))
+    def _run_place(self) -> RunPlace:
+        state, code = self._state, self._directory.code
+        assert code is not None  # binding refuses a graph whose executors are not registered
+        reducers = {key: spec.reducer for key, spec in state.graph.workflow.shared.items() if spec.reducer}
+        return RunPlace(
+            workflow_id=state.workflow_id,
+            code=code,
+            reducers={key: REDUCERS[name] for key, name in reducers.items()},
+            own_reducers=frozenset(key for key, name in reducers.items() if not is_built_in(name)),
+            shared=partial(shared_of, state),
+            committed=state.shared,
+            directory=self._directory,
+        )
 
     @property
     def is_busy(self) -> bool:
@@ -90,15 +94,17 @@ class HandlerDispatcher:
         """True while a cancelled handler has not ended."""
         return bool(self._ending)
 
-    def begin(self, effect: StartHandler) -> None:
-        """Begin an attempt, once, when its backoff is over; cancel the attempt before it."""
+    def begin(self, effect: StartHandler, *, alone: bool = False) -> None:
+        """Begin an attempt, once, when its backoff is over; cancel the attempt before it.
+
+        One that begins `alone` begins in this turn; several begin by the run queue, which keeps their order.
+        """
         activation = self._state.mail.open.get(effect.activation_key)
         if activation is None or activation.attempt != effect.attempt:
             return  # it was closed meanwhile
         if self._begun.get(activation.key) == effect.attempt:
             return
-        wait = 0.0 if effect.due_at is None else (micros(effect.due_at) - self._now()) / 1e6
-        if wait > 0:
+        if effect.due_at is not None and (wait := (micros(effect.due_at) - self._now()) / 1e6) > 0:
             self.release(activation.key)
             later = BeginHandler(activation=activation.key, attempt=effect.attempt)
             self._delayed[activation.key] = None
@@ -106,44 +112,31 @@ class HandlerDispatcher:
             return
         self._delayed.pop(activation.key, None)
         self._begun[activation.key] = effect.attempt
-        node = _node_of(activation)
+        node = activation.path.key, activation.node.id
         if node in self._work:
             self._kill(node)
-        if node in self._ending.values():
+        if self._ending and node in self._ending.values():
             self._next[node] = effect
         else:
-            self._tell(node, activation)
+            self._tell(node, activation, alone)
 
-    def _tell(self, node: _Node, activation: Activation) -> None:
+    def _tell(self, node: _Node, activation: Activation, alone: bool) -> None:
         self._work[node] = (activation.key, activation.attempt)
         self._places[activation.key] = node
         ref = self._actors.get(node)
         if ref is None:
             name = f"{activation.node.id}.{len(self._nodes)}@{activation.key[1:]}".replace("/", ":")
             factory = partial(ExecutorActor, self._ctx.self, self._place(activation))
-            ref = self._ctx.spawn_soon(ChildSpec(name, factory, restart="temporary"))
+            ref = self._ctx.spawn_now(factory, name, restart="temporary")
             self._actors[node], self._nodes[ref] = ref, node  # a parent is told of the end of its children
-        ref.tell_now(self._message(activation), self._tracer.handler(activation.key))
+        send = ref.tell_now if alone else ref.tell
+        send(self._message(activation), self._tracer.handler(activation.key))
 
     def _place(self, activation: Activation) -> Place:
-        node, state, code = activation.node, self._state, self._directory.code
-        assert code is not None  # binding refuses a graph whose executors are not registered
-        template = code.executors[node.spec.executor]  # type: ignore[attr-defined]
-        return Place(
-            workflow_id=state.workflow_id,
-            node=node.id,
-            make=template.copy_for_run if isinstance(template, Executor) else template,
-            payloads=code.payloads,
-            targets=frozenset(e.target.id for route in node.routes for e in route.edges),
-            reducers=self._reducers,
-            own_reducers=self._own_reducers,
-            shared=self._shared,
-            committed=state.shared,
-            grants=grants_of(activation),
-            graph_node=node,
-            code=code,
-            directory=self._directory,
-        )
+        node, run = activation.node, self._run_place
+        template = run.code.executors[node.spec.executor]  # type: ignore[attr-defined]
+        make = template.copy_for_run if isinstance(template, Executor) else template
+        return Place(run, node, make, grants_of(activation))
 
     def _message(self, activation: Activation) -> Handle:
         state, taken = self._state, activation.taken
@@ -165,7 +158,7 @@ class HandlerDispatcher:
             is_round=is_round,
             request_id=None if taken is None else taken.request_id,
             request=None if taken is None else taken.request,
-            sources=tuple(dict.fromkeys(_sender(source.activation) for source in senders)),
+            sources=_nodes_of(senders),
             missing=() if taken is None else taken.missing,
             superstep=activation.superstep or None,
             private=state.shared.private.get(activation.node.id, {}),
@@ -179,6 +172,10 @@ class HandlerDispatcher:
         return (tag,) if isinstance(tag, str) and activation.input == self._state.input else ()
 
     # -- ends -----------------------------------------------------------------------------------------
+
+    def forget(self, activation_key: str) -> None:
+        """Do as `release` for an activation whose handler has returned: nothing of it is at work."""
+        self._begun.pop(activation_key, None)
 
     def ended(self, activation_key: str, attempt: int) -> None:
         """Take note that a handler has returned or raised."""
@@ -254,8 +251,11 @@ class HandlerDispatcher:
         return ref in self._nodes
 
 
-def _node_of(activation: Activation) -> _Node:
-    return activation.path.key, activation.node.id
+def _nodes_of(senders: tuple[MessageRef, ...]) -> tuple[str, ...]:
+    """Return the nodes that sent messages, each once."""
+    if len(senders) == 1:
+        return (_sender(senders[0].activation),)
+    return tuple(dict.fromkeys(_sender(source.activation) for source in senders))
 
 
 def _sender(activation_key: str) -> str:

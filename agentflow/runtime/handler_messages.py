@@ -41,8 +41,10 @@ class HandlerMessages:
 
     def outdated(self, message: HandlerDone) -> Node | None:
         """Return the node of a handler whose predicates read a shared state that has been written since."""
+        if not message.messages or message.judged_at == self._state.shared.version:
+            return None
         activation = self._open(message)
-        if activation is None or not message.messages:
+        if activation is None or activation.node.ways is not None:
             return None
         return activation.node if self._edges.is_stale(activation.node, message.judged_at) else None
 
@@ -53,9 +55,6 @@ class HandlerMessages:
     def done(self, message: HandlerDone, now: int) -> Decisions:
         """Return the completion of a handler, with the routes of its messages."""
         key, attempt = message.activation, message.attempt
-        self._handlers.ended(key, attempt)
-        if self._open(message) is None:
-            return []
         return engine.handler_completed(
             self._state,
             key,

@@ -32,11 +32,12 @@ class HandlerReplies:
         self._waiting: list[tuple[BeginCall | BeginModelCall, Reply[Any]]] = []
 
     def when_durable(self, decisions: Decisions, value: Callable[[], Any] = lambda: None) -> None:
-        """Reply when what the handler asked for is in the log; at once if there is nothing to write."""
+        """Reply when what the handler asked for is in the log; at once if there is nothing to write. The
+        caller looks for the receipt."""
         reply = self._run.ctx.defer()
         if decisions:
             self._run.reply_when_durable(lambda _: reply.set(value()))
-            self._run.advance(decisions)
+            self._run.advance(decisions, in_turn=True)
         else:
             reply.set(value())
 

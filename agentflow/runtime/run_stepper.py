@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from agentflow.events.log import EventLog
     from agentflow.runtime.commit_watch import CommitWatch
     from agentflow.runtime.effect_launcher import EffectLauncher
+    from agentflow.runtime.handler_calls import HandlerDone
     from agentflow.runtime.permanent_actor import PermanentActor
     from agentflow.runtime.result_cache import KeepResult
     from agentflow.runtime.shared_store import SharedStore
@@ -160,8 +161,8 @@ class RunStepper:
 
     def advance(self, decisions: Decisions, decided_at: int | None = None, *, in_turn: bool = False) -> None:
         """Apply what happened and what follows from it, and append it all as one batch. `decided_at` is the
-        time of the decisions, if it was just looked at. After a batch that was sent `in_turn` the caller
-        looks for its receipt."""
+        time of the decisions, if it was just looked at. `in_turn`: an idle bus takes the batch before this
+        returns; the caller then looks for the receipt."""
         now = self.now() if decided_at is None else decided_at
         first = self.state.next_offset
         events: list[ev.RunEvent] = []
@@ -173,22 +174,11 @@ class RunStepper:
         self, call_id: str, output: Any, duration_ms: int, usage: Usage | UnsetType = UNSET
     ) -> None:
         """Apply the result of a call, and append it with what follows from it as one batch."""
-        outside = self.outside
-        launch = self.launch
         now, first = self.now(), self.state.next_offset
-        if usage is UNSET and not (
-            self.recorded or outside.found or outside.keeps_results or launch.queued or launch.trial
-        ):
-            events = None
-            if self.suspending is None:
-                events = engine.complete_plain_call(
-                    self.state, call_id, output, duration_ms, now, self.effects
-                )
+        if usage is UNSET and self._is_plain():
+            events = engine.complete_plain_call(self.state, call_id, output, duration_ms, now, self.effects)
             if events is not None:
-                if engine.has_more(self.state):
-                    self.decide(events, now)
-                self.decided_at = now
-                self._append(first, events, now, in_turn=True)
+                self._go_on(first, events, now)
                 return
         draw = self.clock.draw()
         self.advance(
@@ -196,6 +186,47 @@ class RunStepper:
             now,
             in_turn=True,
         )
+
+    def complete_handler(self, done: HandlerDone, now: int) -> bool:
+        """Apply the end of a plain handler, and append it with what follows from it as one batch; return
+        False, with nothing changed, if it is not plain."""
+        if done.requests or not self._is_plain():
+            return False
+        first = self.state.next_offset
+        events = engine.complete_plain_handler(
+            self.state,
+            done.activation,
+            done.attempt,
+            done.messages,
+            done.private,
+            done.shared,
+            now,
+            self.effects,
+        )
+        if events is None:
+            return False
+        self._go_on(first, events, now)
+        return True
+
+    def _is_plain(self) -> bool:
+        """Return whether what follows from an event is in no way recorded, looked up, kept or held back."""
+        outside, launch = self.outside, self.launch
+        return not (
+            self.recorded
+            or self.suspending is not None
+            or self.validation is not None
+            or outside.found
+            or outside.keeps_results
+            or launch.queued
+            or launch.trial
+        )
+
+    def _go_on(self, first: int, events: list[ev.RunEvent], now: int) -> None:
+        """Decide what follows from plain events, if anything does, and append it all in this turn."""
+        if engine.has_more(self.state):
+            self.decide(events, now)
+        self.decided_at = now
+        self._append(first, events, now, in_turn=True)
 
     def _append(self, first: int, events: list[ev.RunEvent], now: int, *, in_turn: bool = False) -> None:
         """Send a batch to the log, if there is any, and see to what may go on."""

@@ -499,14 +499,17 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     @on(ToolCallSuccess)
     def tool_answered(self, message: ToolCallSuccess) -> None:
         self._dispatcher.call_ended(message.call_id)
-        run = self._run
-        run.complete_call(message.call_id, message.output, message.duration_ms, message.usage)
-        if run.suspending is not None or self._state.cancel_requested is not None:
+        self._run.complete_call(message.call_id, message.output, message.duration_ms, message.usage)
+        self._work_ended()
+
+    def _work_ended(self) -> None:
+        """Go on behind the end of a call or a handler, for which a stop of the run may wait."""
+        if self._run.suspending is not None or self._state.cancel_requested is not None:
             self._stop.call_ended()
         self._take_receipt()
 
     def _take_receipt(self) -> None:
-        """Go on after a batch that was durable at once."""
+        """Go on behind batches that were sent in turn, if they are durable already."""
         committed = self._run.outbox.take_receipt()
         if committed is not None:
             self.committed(committed)
@@ -539,6 +542,7 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
         """Record a call of a delegate; reply with the id of the record, None if the task is over."""
         recorded = engine.call_reported(self._state, message.call_id, message.report, self._run.now())
         self._replies.when_durable(recorded, lambda: recorded[0].tool_call_id if recorded else None)
+        self._take_receipt()
 
     # -- handlers of executors ------------------------------------------------------------------
 
@@ -556,22 +560,29 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
 
             self._run.edges.ask(node, message.messages, found)
             return
-        now = self._run.now()
-        self._run.advance(self._handlers.done(message, now), now)
-        self._stop.call_ended()
+        handlers, run = self._dispatcher.handlers, self._run
+        handlers.ended(message.activation, message.attempt)
+        now = run.now()
+        if run.complete_handler(message, now):
+            handlers.forget(message.activation)
+        else:
+            run.advance(self._handlers.done(message, now), now, in_turn=True)
+        self._work_ended()
 
     @on(HandlerFailed)
     def handler_failed(self, message: HandlerFailed) -> None:
-        self._run.advance(self._handlers.failed(message, self._run.now()))
-        self._stop.call_ended()
+        self._run.advance(self._handlers.failed(message, self._run.now()), in_turn=True)
+        self._work_ended()
 
     @on(YieldOutput)
     def yield_output(self, message: YieldOutput) -> None:
         self._replies.when_durable(self._handlers.output(message))
+        self._take_receipt()
 
     @on(AddEvent)
     def add_event(self, message: AddEvent) -> None:
         self._replies.when_durable(self._handlers.event(message))
+        self._take_receipt()
 
     @on(BeginCall, BeginModelCall)
     def begin_call(self, message: BeginCall | BeginModelCall) -> None:
@@ -582,12 +593,12 @@ class RunSupervisor(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
     @on(EndCall)
     def end_call(self, message: EndCall) -> None:
         self._replies.when_durable(self._handlers.end_call(message))
-        self._stop.call_ended()
+        self._work_ended()
 
     @on(EndModelCall)
     def end_model_call(self, message: EndModelCall) -> None:
         self._replies.when_durable(self._handlers.end_model_call(message))
-        self._stop.call_ended()
+        self._work_ended()
 
     # -- work that was lost ---------------------------------------------------------------------
 

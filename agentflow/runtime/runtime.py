@@ -349,8 +349,8 @@ class Runtime(ChildRunCommands):
         registry = self._registry_for(definition.format, trusted=trusted)
         cache = self._bindings = self._bindings or BindingCache()
         key = (definition.ir_hash, definition.format, definition.folder, trusted)
-        is_plain = code is None and pins is None and recorded is None and registry is self.registry
-        if is_plain and (known := cache.find(key, registry)) is not None:
+        is_plain = pins is None and recorded is None and registry is self.registry
+        if is_plain and (known := cache.find(key, registry, code)) is not None:
             return known
         bound = await bind(
             definition.workflow,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET
@@ -23,8 +23,13 @@ from agentflow.engine.state import OpenRequest, RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import micros
 
+if TYPE_CHECKING:
+    from agentflow.engine.graph import Edge
+
 __all__ = [
     "FOLDS",
+    "add_to_rounds",
+    "bring_message",
     "bring_messages",
     "message_answered",
     "message_asked",
@@ -52,7 +57,7 @@ def bring_messages(
     state: RunState, activation: Activation, data: Any, messages: Sequence[ev.SentMessage], ts: int
 ) -> bool:
     """Bring messages where their deliveries say; return whether an edge took one of them."""
-    node, path = activation.node, activation.path
+    node = activation.node
     leaving = node.targets("next")
     only = leaving[0] if len(leaving) == 1 else None
     edges = {} if only is not None else {(edge.name, edge.target.id): edge for edge in leaving}
@@ -68,20 +73,43 @@ def bring_messages(
             if edge is None or (edge.name, edge.target.id) != (delivery.edge, delivery.target):
                 raise IllegalEvent(data, f"{node.id} has no edge {delivery.edge} to {delivery.target}")
             is_taken = True
-            if edge.fan is not None:
-                entry = buffered.setdefault(edge.fan.index, Entry(activation.key, [], ts))
-                entry.messages.append(Arrived(edge, message.index, message.type, message.payload))
-                continue
-            source = ev.MessageRef(activation=activation.key, edge=edge.name, index=message.index)
-            order = (1, edge.index, activation.visit, message.index)
-            taken = Taken(message.type, (source,))
-            deliver(state, path, edge.target, message.payload, taken, order, activation)
+            bring_message(state, activation, message, edge, delivery.edge, buffered, ts)
+    if buffered:
+        add_to_rounds(state, activation, buffered)
+    return is_taken
+
+
+def bring_message(
+    state: RunState,
+    activation: Activation,
+    message: ev.SentMessage,
+    edge: Edge,
+    name: str,
+    buffered: dict[int, Entry],
+    ts: int,
+) -> None:
+    """Bring a message along an edge of this name; `buffered` gets what waits for a round."""
+    fan = edge.fan
+    if fan is not None:
+        entry = buffered.get(fan.index)
+        if entry is None:
+            entry = buffered[fan.index] = Entry(activation.key, [], ts)
+        entry.messages.append(Arrived(edge, message.index, message.type, message.payload))
+        return
+    source = ev.MessageRef(activation=activation.key, edge=name, index=message.index)
+    order = (1, edge.index, activation.visit, message.index)
+    taken = Taken(message.type, (source,))
+    deliver(state, activation.path, edge.target, message.payload, taken, order, activation)
+
+
+def add_to_rounds(state: RunState, activation: Activation, buffered: dict[int, Entry]) -> None:
+    """Add what an activation sent to the fan-ins, by their index."""
+    path = activation.path
     for index, entry in buffered.items():
         held = path.rounds[index]
-        if held.add(node.id, entry):
+        if held.add(activation.node.id, entry):
             path.due[index] = None
             limit_round(state, path, held)
-    return is_taken
 
 
 def _write(state: RunState, activation: Activation, writes: ev.StateWrites) -> None:

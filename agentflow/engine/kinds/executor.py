@@ -41,6 +41,10 @@ class Executor(Kind):
     yields = True
     one_at_a_time = True
 
+    def makes_plain_call(self, node: Node) -> bool:
+        """Return whether the node has no gate, limit, cache or write of its own."""
+        return self.is_bare(node)
+
     def started(self, state: RunState, activation: Activation, data: Any, ts: int) -> None:
         """Note the version of the shared state that the handler reads, and limit its attempt. One that was
         held before has the calls that were recorded."""

@@ -152,8 +152,23 @@ class Kind:
         """Compile what depends on the nodes around this one, once the edges of the graph are known."""
 
     def makes_plain_call(self, node: Node) -> bool:
-        """Return whether all that the node does is one call of a function: `plain_calls` folds it then."""
+        """Return whether all that the node does is one call of a function, or of its handler: `plain_calls`
+        and `plain_handlers` fold it then."""
         return False
+
+    def is_bare(self, node: Node) -> bool:
+        """Return whether a node has no gate, limit, cache or write of its own."""
+        spec = node.spec
+        return not (
+            node.has_gate
+            or node.iterates
+            or node.writes is not None
+            or node.timeout is not None
+            or node.retry.timeout is not None
+            or spec.cache is not None
+            or spec.approval is not None
+            or spec.budget is not None
+        )
 
     def stops(self, node: Node) -> bool:
         """Return whether a token that comes to this node ends its path although others are still live."""

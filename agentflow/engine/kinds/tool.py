@@ -61,18 +61,7 @@ class Tool(Kind):
 
     def makes_plain_call(self, node: Node) -> bool:
         """Return whether the node has no gate, limit, cache, write or message of its own."""
-        spec = node.spec
-        return type(self) is Tool and not (
-            node.has_gate
-            or node.iterates
-            or node.routes
-            or node.writes is not None
-            or node.timeout is not None
-            or node.retry.timeout is not None
-            or spec.cache is not None
-            or spec.approval is not None
-            or spec.budget is not None
-        )
+        return type(self) is Tool and not node.routes and self.is_bare(node)
 
     def prepare(self, state: RunState, activation: Activation) -> Prepared | ErrorInfo:
         """Evaluate the parameters."""

@@ -108,7 +108,7 @@ async def with_actors_killed(
     monkeypatch: Any, make: Callable[[], Built], message: Any, *, answers: Answers | None = None
 ) -> Outcome:
     """Kill the actor of an executor when its n-th handler begins, and when it has returned, for every n."""
-    await _with_kills(monkeypatch, ExecutorActor, "_save", make, message, answers)
+    await _with_kills(monkeypatch, ExecutorActor, "_messages_of", make, message, answers)
     return await _with_kills(monkeypatch, ExecutorActor, "_attempt", make, message, answers)
 
 

@@ -16,11 +16,12 @@ from agentflow.definition.failure import ErrorInfo
 from agentflow.definition.ir import Edge, EndNode, ExecutorNode, Options, StartNode, Workflow
 from agentflow.engine import Outgoing, Question, StartHandler
 from agentflow.engine.messages import type_of
+from agentflow.engine.state import RunState
 from agentflow.events import catalogue as ev
 from agentflow.events.envelope import micros
 from tests.unit.engine.driver import Driver, Fault
 
-__all__ = ["Context", "Graph", "graph", "node"]
+__all__ = ["Context", "Graph", "completed", "graph", "node"]
 
 
 class Context:
@@ -71,6 +72,21 @@ class Context:
 
 
 Handler = Callable[[Context], Any]
+
+
+def completed(state: RunState, context: Context, now: int) -> list[Any]:
+    """Return the end of a handler that returned."""
+    return engine.handler_completed(
+        state,
+        context.key,
+        context.attempt,
+        now=now,
+        messages=context.messages,
+        private=context.kept,
+        shared=context.writes,
+        requests=context.requests,
+        output=context.result,
+    )
 
 
 def node(id: str, **more: Any) -> ExecutorNode:
@@ -134,19 +150,11 @@ class Graph(Driver):
         except Fault as fault:
             self.advance(engine.handler_failed(self.state, key, attempt, fault.info, now=self.now, draw=draw))
             return
-        self.advance(
-            engine.handler_completed(
-                self.state,
-                key,
-                attempt,
-                now=self.now,
-                messages=context.messages,
-                private=context.kept,
-                shared=context.writes,
-                requests=context.requests,
-                output=context.result,
-            )
-        )
+        self.complete(context)
+
+    def complete(self, context: Context) -> None:
+        """Fold the end of a handler that returned."""
+        self.advance(completed(self.state, context, self.now))
 
     def go(self, choose: Callable[[list[StartHandler]], StartHandler] = lambda found: found[0]) -> Graph:
         """Until nothing moves any more; time jumps when only a timer is left."""

@@ -125,13 +125,15 @@ def _group(rng: random.Random, kind: Any, names: list[str], number: int) -> list
 class World:
     """One seed: a graph, what its handlers do (by activation and attempt alone), and what befalls the run."""
 
+    driver = Graph
+
     def __init__(self, seed: int, policy: str, *, calm: bool = False, order: int = 0) -> None:
         self.seed = seed
         self.rng = random.Random(f"{seed} {policy}")
         workflow = random_graph(self.rng, policy, timers=not calm)
         self.order = random.Random(order)
         self.calm = calm
-        self.run = Graph(workflow, 1, handlers={n.id: self.handle for n in workflow.nodes})
+        self.run = self.driver(workflow, 1, handlers={n.id: self.handle for n in workflow.nodes})
         self.marks: list[int] = []
         self.is_cancelling = False
 
