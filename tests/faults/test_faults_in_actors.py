@@ -228,7 +228,7 @@ def test_every_fault_at_every_handler_call(name):
     must_survive(name, faults_of(name))
 
 
-@pytest.mark.parametrize("method", ["_finish", "_enter", "_settle"])
+@pytest.mark.parametrize("method", ["_finish", "_enter", "_finish_in_order", "_finish_when_done"])
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_failure_inside_the_event_bus_hangs_no_run(method, number, after, monkeypatch):

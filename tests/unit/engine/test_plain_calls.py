@@ -28,15 +28,18 @@ MANY_SEEDS = 10_000
 
 
 def dump(value: Any, seen: dict[int, int] | None = None) -> Any:
-    """Return a value that is equal for equal states: slots, members and elements, cycles by number."""
+    """Return a value that is equal for equal states: slots, members and elements; objects that come again by
+    number. JSON values and records are written out: whether two places share one is not seen."""
     seen = {} if seen is None else seen
     if value is None or isinstance(value, str | int | float | bool | bytes | frozenset | type):
         return value
     if isinstance(value, Graph | Node | Edge | Kind):
         return id(value)
-    if id(value) in seen:
-        return f"#{seen[id(value)]}"
-    seen[id(value)] = len(seen)
+    is_record = isinstance(value, msgspec.Struct) and value.__struct_config__.frozen
+    if not (is_record or type(value) in (dict, list, tuple)):
+        if id(value) in seen:
+            return f"#{seen[id(value)]}"
+        seen[id(value)] = len(seen)
     if isinstance(value, Timers):
         return dict(value)  # what is left in its heap is no deadline
     if isinstance(value, msgspec.Struct):
