@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from actors.testing import run_until_idle, virtual
 from agentflow import Runtime, Service, function
 from agentflow.definition.ir import EndNode, StartNode, ToolNode, Workflow
 from agentflow.errors import Fenced
@@ -18,6 +19,7 @@ from agentflow.events.memory import MemoryLog
 from agentflow.events.owner import this_process
 from agentflow.events.sealing import UnsealedBatch
 from tests.integration.support.runs import log_of
+from tests.integration.virtual import LoopClock
 
 
 class Bank:
@@ -47,14 +49,15 @@ def pay() -> Workflow:
 async def queued_run(runtime: Runtime, amount: Any) -> Any:
     """Submit a run behind another one, and wait until no process holds it."""
     run = await runtime.submit(pay(), {"amount": amount})
-    while (await runtime.log.run(run.workflow_id)).owner is not None:
-        await asyncio.sleep(0)
+    await run_until_idle()
+    assert (await runtime.log.run(run.workflow_id)).owner is None
     return run
 
 
+@virtual
 async def test_a_caller_that_changes_its_input_changes_nothing_of_the_run():
     bank = Bank()
-    async with Runtime(services=[bank.service()], max_concurrent_runs=1) as runtime:
+    async with Runtime(services=[bank.service()], clock=LoopClock(), max_concurrent_runs=1) as runtime:
         await runtime.submit(pay(), {"amount": {"n": 1}})
         amount = {"n": 2}
         second = await queued_run(runtime, amount)
@@ -67,10 +70,11 @@ async def test_a_caller_that_changes_its_input_changes_nothing_of_the_run():
         assert all(found == {"amount": {"n": 2}} for found in inputs[:3])
 
 
+@virtual
 async def test_what_another_process_did_meanwhile_is_read():
     """It took the run over, paused it and let it go."""
     bank, log = Bank(), MemoryLog()
-    async with Runtime(log, services=[bank.service()], max_concurrent_runs=1) as runtime:
+    async with Runtime(log, services=[bank.service()], clock=LoopClock(), max_concurrent_runs=1) as runtime:
         first = await runtime.submit(pay(), {"amount": {"n": 1}})
         second = await queued_run(runtime, {"n": 2})
         run_id = second.workflow_id
@@ -87,9 +91,10 @@ async def test_what_another_process_did_meanwhile_is_read():
         assert bank.paid == [{"n": 1}]
 
 
+@virtual
 async def test_a_run_that_another_process_holds_is_left_to_it():
     bank, log = Bank(), MemoryLog()
-    async with Runtime(log, services=[bank.service()], max_concurrent_runs=1) as runtime:
+    async with Runtime(log, services=[bank.service()], clock=LoopClock(), max_concurrent_runs=1) as runtime:
         first = await runtime.submit(pay(), {"amount": {"n": 1}})
         second = await queued_run(runtime, {"n": 2})
         other = msgspec.structs.replace(this_process(), token="other")
