@@ -243,7 +243,8 @@ class Context(Generic[M]):
 
     def tell_after(self, ref: Ref[C], message: C) -> None:
         """Send a message when the handler at work has returned, in the order of the calls; it is dropped if
-        the handler fails, and a dead letter (`full`) if there is no free slot then.
+        the handler fails. If there is no free slot then, it is a dead letter (`full`), and this actor fails
+        by `MailboxFull`, as a handler does that tells it.
 
         It is sent by `tell_now`: an idle receiver handles it in this turn, and finds this actor idle unless
         more waits for it. From a handler that does not await this is `tell`.

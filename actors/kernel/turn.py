@@ -428,9 +428,10 @@ class ActorCell(Cell):
         for ref, message in parting:
             try:
                 ref.tell_now(message)
-            except MailboxFull:
+            except MailboxFull as error:
                 cell = cast("Any", ref).cell
                 cell.bury((message, self, current_trace(), None), "full")
+                self.signal_failure(error)
 
     def conclude(self, fault: BaseException | None = None) -> None:
         """End a turn: pass the cell on to what serves it next."""

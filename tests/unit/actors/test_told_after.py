@@ -144,8 +144,8 @@ async def test_all_that_is_told_after_a_handler_waits_for_its_end_in_order():
 
 
 @virtual
-async def test_what_finds_no_slot_after_a_handler_is_a_dead_letter_with_its_trace():
-    async with ActorSystem() as system:
+async def test_what_finds_no_slot_after_a_handler_is_a_dead_letter_and_fails_the_sender():
+    async with ActorSystem(supervise=OneForOne(decide=lambda error, history: "stop")) as system:
         letters = []
         system.dead_letters.subscribe(letters.append)
         sender = await system.spawn(Puppet, "sender")
@@ -160,6 +160,9 @@ async def test_what_finds_no_slot_after_a_handler_is_a_dead_letter_with_its_trac
             receiver.tell(0.5)
             await run_until_idle()
             await sender.ask(Do(work))
+        await run_until_idle()
+        assert not sender.is_alive
+        assert receiver.is_alive
         assert [(letter.reason, letter.message, letter.trace) for letter in letters] == [
             ("full", 2, "a trace")
         ]
