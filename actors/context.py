@@ -242,17 +242,19 @@ class Context(Generic[M]):
     # Answers
 
     def tell_after(self, ref: Ref[C], message: C) -> None:
-        """Send a message when the handler at work has returned, once for each; it is dropped if the handler
-        fails, and a dead letter (`full`) if there is no free slot then.
+        """Send a message when the handler at work has returned, in the order of the calls; it is dropped if
+        the handler fails, and a dead letter (`full`) if there is no free slot then.
 
         It is sent by `tell_now`: an idle receiver handles it in this turn, and finds this actor idle unless
         more waits for it. From a handler that does not await this is `tell`.
         """
         cell = self._cell
-        if cell.mode == BUSY and cell.parting is None:
-            cell.parting = ref, message
-        else:
+        if cell.mode != BUSY:
             ref.tell(message)
+        elif cell.parting is None:
+            cell.parting = [(ref, message)]
+        else:
+            cell.parting.append((ref, message))
 
     def defer(self) -> Reply[Any]:
         """Take over the answer to the message in hand: `Reply` gives it, not the return value."""

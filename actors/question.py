@@ -24,36 +24,45 @@ class Answer(asyncio.Future[Any]):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
-        self._at_once: list[tuple[Callable[[asyncio.Future[Any]], object], Context | None]] = []
+        self._at_once: list[tuple[Callable[[asyncio.Future[Any]], object], Context | None, bool]] = []
 
     def call_at_once(
-        self, callback: Callable[[asyncio.Future[Any]], object], context: Context | None
+        self,
+        callback: Callable[[asyncio.Future[Any]], object],
+        context: Context | None,
+        *,
+        always: bool = False,
     ) -> None:
         """Call `callback`, which must not raise, when the result is set; of an exception or a cancellation,
-        which reach it in the middle of other work, it is told at the next turn of the loop."""
-        self._at_once.append((callback, context))
+        which reach it in the middle of other work, it is told at the next turn of the loop, or with `always`
+        at once too."""
+        self._at_once.append((callback, context, always))
 
     def set_result(self, result: Any, /) -> None:
         super().set_result(result)
         calls, self._at_once = self._at_once, []
-        for callback, context in calls:
+        for callback, context, _ in calls:
             if context is None:
                 callback(self)
             else:
                 context.run(callback, self)
 
     def set_exception(self, exception: type | BaseException, /) -> None:
-        self._call_later()
         super().set_exception(exception)
+        self._call_later()
 
     def cancel(self, msg: Any | None = None) -> bool:
+        cancelled = super().cancel(msg)
         self._call_later()
-        return super().cancel(msg)
+        return cancelled
 
     def _call_later(self) -> None:
         calls, self._at_once = self._at_once, []
-        for callback, context in calls:
-            self.add_done_callback(callback, context=context)
+        for callback, context, always in calls:
+            if always and context is not None:
+                context.run(callback, self)
+            else:
+                self.add_done_callback(callback, context=context)
 
 
 def when_settled(

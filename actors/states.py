@@ -26,6 +26,10 @@ CLOSED = -1
 BURST = 64
 """Messages that an actor handles in one turn."""
 
+NESTED = 16
+"""Turns in place within one another, as of a pipeline whose actors tell the next at once; a deeper one goes
+by the run queue, which needs no stack."""
+
 BLOCKED = 0.25
 """Seconds that plain handlers may hold up the loop before the log says so."""
 

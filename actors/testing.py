@@ -25,7 +25,7 @@ from actors.kernel.cell import Cell
 from actors.kernel.scheduler import Scheduler
 from actors.ref import Ref
 from actors.signals import Failed, ReceiveTimeout, Restarted, Terminated
-from actors.states import BURST
+from actors.states import BURST, NESTED
 from actors.system import ActorSystem
 
 __all__ = ["Probe", "VirtualLoop", "run", "run_until_idle", "virtual"]
@@ -121,12 +121,8 @@ class _Scheduler(Scheduler[Cell]):
         self.clock = self.loop.time
         self.random = Random(0 if seed is None else seed)
         self._shuffle = seed is not None
-        self._direct = 0
-
-    def at_once(self) -> bool:
-        self._direct = (self._direct + 1) % BURST  # the clock stands still
-        self.yield_at = self.clock()
-        return not self._shuffle and self._direct != 0
+        if self._shuffle:
+            self.nested = NESTED  # no turn in place: each is one of those among which the seed chooses
 
     def turn(self) -> None:
         if not self._shuffle:

@@ -76,6 +76,7 @@ class Extras:
     """What most actors never need; made on first use, so that an idle actor costs a few hundred bytes."""
 
     __slots__ = (
+        "answers",
         "closing",
         "deferred",
         "ended",
@@ -105,6 +106,8 @@ class Extras:
     )
 
     def __init__(self) -> None:
+        self.answers = 0
+        """Piped answers that the loop is to deliver: others wait behind them."""
         self.closing: asyncio.Task[Any] | None = None
         """Closes the context managers of the instance while it ends."""
         self.deferred: dict[Question, None] = {}
@@ -241,8 +244,8 @@ class Cell:
         """The envelope that is being handled."""
         self.task: asyncio.Task[Any] | None = None
         """The pump: serves the cell while a handler awaits."""
-        self.parting: tuple[Ref[Any], object] | None = None
-        """What the handler at work has asked to be sent when it has returned, and to whom."""
+        self.parting: list[tuple[Ref[Any], object]] | None = None
+        """What the handler at work has asked to be sent when it has returned, and to whom; in order."""
         self.fresh: Coroutine[Any, Any, Any] | None = None
         """A coroutine that the pump has yet to start, closed if it is killed before that."""
         self.since = 0.0

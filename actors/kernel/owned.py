@@ -17,7 +17,7 @@ from actors.kernel.routines import thrown_away
 from actors.messages import M
 from actors.question import Answer
 from actors.signals import ReceiveTimeout
-from actors.states import IDLE
+from actors.states import IDLE, NESTED
 from actors.trace import FRAME, current_trace
 
 __all__ = ["Idle", "Pipe", "Timer", "Timers"]
@@ -197,10 +197,12 @@ class Pipe:
             self.task: asyncio.Future[Any] = awaitable
             context = scheduler.base.copy()
             context.run(FRAME.set, (cell, self._trace, None, None, False))
-            if type(awaitable) is Answer and not awaitable.done():
-                awaitable.call_at_once(self._given, context)
-            else:
+            if type(awaitable) is not Answer:
                 awaitable.add_done_callback(self._settled, context=context)
+            elif awaitable.done():
+                context.run(self._give_later, awaitable)
+            else:
+                awaitable.call_at_once(self._given, context, always=True)
         else:
             self.task = scheduler.task(self._run(), f"{cell.name}-pipe", cell, self._trace, held=False)
             self.task.add_done_callback(self._ended)
@@ -228,16 +230,37 @@ class Pipe:
         return self.task.done()
 
     def _given(self, answer: asyncio.Future[Any]) -> None:
-        """Deliver an answer in the time of the actor that gives it, unless the one who asked is at work."""
-        scheduler = self._cell.scheduler
-        if self._cell.mode != IDLE:
-            scheduler.loop.call_soon(self._settled, answer, context=copy_context())
+        """Deliver an answer in the time of the actor that gives it, unless the one who asked is at work, or
+        an answer before it is still on its way."""
+        cell = self._cell
+        scheduler = cell.scheduler
+        if (
+            cell.mode != IDLE
+            or cell.extra().answers
+            or scheduler.nested >= NESTED
+            or answer.cancelled()
+            or answer.exception() is not None
+        ):
+            self._give_later(answer)
             return
         running, scheduler.running = scheduler.running, None  # what follows is not sent by who answers
+        scheduler.nested += 1
         try:
             self._settled(answer)
         finally:
+            scheduler.nested -= 1
             scheduler.running = running
+
+    def _give_later(self, answer: asyncio.Future[Any]) -> None:
+        """Deliver an answer at the next turn of the loop."""
+        self._cell.extra().answers += 1
+        self._cell.scheduler.loop.call_soon(self._given_later, answer, context=copy_context())
+
+    def _given_later(self, answer: asyncio.Future[Any]) -> None:
+        extras = self._cell.extras
+        if extras is not None:
+            extras.answers -= 1
+        self._settled(answer)
 
     def _settled(self, future: asyncio.Future[Any]) -> None:
         """Deliver what has become of a future that no task awaits."""

@@ -121,6 +121,8 @@ class Scheduler(Generic[C]):
         self._lock = threading.Lock()
         self._starting = False
         self.yield_at = 0.0
+        self.nested = 0
+        """Actors that are served in the time of another one, at this moment."""
         self._door: deque[tuple[C, Any, Any]] | None = deque()
         self._door_open = False
         SCHEDULERS.setdefault(self.thread, []).append(self)

@@ -40,13 +40,14 @@ from actors.states import (
     HALT,
     IDLE,
     KILL,
+    NESTED,
     NOTHING,
     QUEUED,
     SLICE,
     START,
     STOP,
 )
-from actors.trace import FRAME, Frame
+from actors.trace import FRAME, Frame, current_trace
 
 __all__ = ["ActorCell"]
 
@@ -80,16 +81,22 @@ class ActorCell(Cell):
         self.mode = QUEUED
         clock = scheduler.clock
         # Not always: messages that are served at once, one after the other, would never let the loop go on.
-        if (now := clock()) < scheduler.yield_at:
+        now = clock()
+        if now >= scheduler.yield_at:
+            scheduler.yield_at = now + scheduler.slice
+        elif scheduler.nested < NESTED:
             running = scheduler.running
             context = scheduler.base.copy()
-            context.run(self.serve, envelope, context)
+            scheduler.nested += 1
+            try:
+                context.run(self.serve, envelope, context)
+            finally:
+                scheduler.nested -= 1
             scheduler.running = running
             late = clock() - scheduler.yield_at
             if late > BLOCKED:
                 scheduler.report_blocked(self, late)
             return
-        scheduler.yield_at = now + scheduler.slice
         boxes = scheduler.boxes
         self.box = box = boxes.pop() if boxes else scheduler.new_box()
         box.append(envelope)
@@ -417,12 +424,13 @@ class ActorCell(Cell):
     def part(self) -> None:
         """Send what the handler that has returned asked for."""
         assert self.parting is not None
-        (ref, message), self.parting = self.parting, None
-        try:
-            ref.tell_now(message)
-        except MailboxFull:
-            cell = cast("Any", ref).cell
-            cell.bury((message, self, None, None), "full")
+        parting, self.parting = self.parting, None
+        for ref, message in parting:
+            try:
+                ref.tell_now(message)
+            except MailboxFull:
+                cell = cast("Any", ref).cell
+                cell.bury((message, self, current_trace(), None), "full")
 
     def conclude(self, fault: BaseException | None = None) -> None:
         """End a turn: pass the cell on to what serves it next."""

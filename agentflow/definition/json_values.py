@@ -11,11 +11,12 @@ import msgspec
 from agentflow.definition.report import shown
 from agentflow.definition.source_tree import child_pointer
 
-__all__ = ["is_broken_text", "json_problems"]
+__all__ = ["copy_json", "is_broken_text", "json_problems"]
 
 _MAX_DEPTH = 200
 _MAX_BITS = 3_320  # a thousand digits
 _2_53 = 1 << 53
+_ATOMS = frozenset({str, int, float, bool, type(None)})
 
 
 def json_problems(value: Any, *, structs: bool = False) -> Iterator[tuple[str, str, str]]:
@@ -63,6 +64,16 @@ def _is_plain(value: Any) -> bool:
     if value.__class__ is str:
         return value.isascii()
     return value is None or value.__class__ is bool or (value.__class__ is int and abs(value) < _2_53)
+
+
+def copy_json(value: Any) -> Any:
+    """Return a JSON value with containers of its own: dicts and lists, as a log that is read gives them."""
+    if isinstance(value, Mapping):
+        members = cast("Mapping[str, Any]", value).items()
+        return {k: v if v.__class__ in _ATOMS else copy_json(v) for k, v in members}
+    if isinstance(value, list | tuple):
+        return [v if v.__class__ in _ATOMS else copy_json(v) for v in cast("list[Any]", value)]
+    return value
 
 
 def is_broken_text(text: str) -> bool:

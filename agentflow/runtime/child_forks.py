@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from agentflow.engine.child_runs import ChildRequest
     from agentflow.events.envelope import Event
 
-__all__ = ["fork_of_child", "origin_of_child"]
+__all__ = ["answers_of_child", "fork_of_child", "origin_of_child"]
 
 _PAGE_EVENTS = 1_000
 _REQUESTS = (
@@ -32,6 +32,7 @@ _REQUESTS = (
     ev.InputCancelled,
 )
 _ASKED = (ev.ApprovalRequested, ev.InputRequested)
+_ANSWERS = (ev.ApprovalGranted, ev.ApprovalDenied, ev.InputReceived)
 _RESTS = (ev.WorkflowWaiting, ev.WorkflowPaused)
 
 
@@ -57,6 +58,14 @@ async def origin_of_child(
     events = await _events(log, child_id)
     offset = _last_named(events, named_there, await _base(log, events))
     return None if offset is None else ev.ForkOrigin(workflow_id=child_id, offset=offset)
+
+
+async def answers_of_child(log: EventLog, request: ChildRequest) -> dict[str, Any]:
+    """Return the answers, by request, that the base of a forked parent has for the child that it begins. The
+    child of its source may not have had them when the parent was forked: they were on their way."""
+    key = request.options["parent_activation"]
+    base = await _base(log, await _events(log, request.parent.workflow_id, 1))
+    return {data.request_id: data for data in base if isinstance(data, _ANSWERS) and data.activation == key}
 
 
 async def _base(log: EventLog, events: list[Event[Any]]) -> list[Any]:

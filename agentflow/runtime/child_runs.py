@@ -39,7 +39,7 @@ from agentflow.errors import (
 from agentflow.events import catalogue as ev
 from agentflow.events.catalogue import TERMINAL_TYPES
 from agentflow.events.log import RunRow
-from agentflow.runtime.child_forks import fork_of_child, origin_of_child
+from agentflow.runtime.child_forks import answers_of_child, fork_of_child, origin_of_child
 from agentflow.runtime.command_messages import (
     Answer,
     Attach,
@@ -358,21 +358,24 @@ class ChildRunCommands(SubmitCommand):
         if origin is None:
             await self._begin_run(request.workflow_id, definition, bound, started)
         else:
-            await self._begin_forked_child(request.workflow_id, definition, bound, started, origin)
+            await self._begin_forked_child(request, definition, bound, started, origin)
 
     async def _begin_forked_child(
         self,
-        run_id: str,
+        request: ChildRequest,
         definition: Definition,
         bound: Bound,
         started: ev.WorkflowStarted,
         origin: ev.ForkOrigin,
     ) -> None:
-        """Begin a child with what the child of the parent's source had done."""
+        """Begin a child with what the child of the parent's source had done, and with the answers that its
+        parent has."""
         from agentflow.runtime.fork import fork_base
         from agentflow.runtime.fork_source import ForkSource
 
+        run_id = request.workflow_id
         source = await ForkSource.read(self.log, origin.workflow_id, origin.offset)
+        source.answer(await answers_of_child(self.log, request))
         begin, plan = source.begin, self._plan(definition.workflow, definition.ir_hash)
         base = await fork_base(self.log, source, plan, run_id=run_id)
         await self._put_definition(definition)

@@ -217,12 +217,11 @@ class EventBus(Actor, mailbox=100_000, handler_timeout=HANDLER_LIMIT_S):
             done = asyncio.get_running_loop().create_future()
             done.set_exception(StoreError(f"the store cannot take this: {error}"))
         workflow_id = batch.workflow_id
-        if done.done() and workflow_id not in self._open:
-            if not isinstance(done.exception(), CommitUnknown):
-                told = self._finish(done, batch, append, sender, began)
-                if told is not None:
-                    told[0].tell(told[1])
-                return
+        if done.done() and workflow_id not in self._open and not isinstance(done.exception(), CommitUnknown):
+            told = self._finish(done, batch, append, sender, began)
+            if told is not None:
+                told[0].tell(told[1])
+            return
         self._last[workflow_id] = done
         opened = self._open.get(workflow_id)
         if opened is not None:  # looked at when the batches before it are finished

@@ -3,14 +3,18 @@ the state."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+import msgspec
 
 from agentflow.aside import compute_aside, free_in_slices
 from agentflow.engine import BaseEvent, Bindings, Graph, IllegalEvent, RunState, evolve
+from agentflow.engine.ids import named
 from agentflow.errors import LogCorrupt
-from agentflow.events.catalogue import SystemStateSaved, WorkflowStarted
+from agentflow.events.catalogue import ApprovalRequested, InputRequested, SystemStateSaved, WorkflowStarted
 from agentflow.events.decoding import decode_page
+from agentflow.events.envelope import decode, encode
 from agentflow.events.fork_base import lines_of
 from agentflow.events.log import EventLog
 from agentflow.records.read_model import base_of_fork
@@ -77,6 +81,27 @@ class ForkSource:
     def begin(self) -> WorkflowStarted:
         """The first event of the run."""
         return self._own[0].data
+
+    def answer(self, answers: Mapping[str, Any]) -> None:
+        """Close the open requests to which there is an answer, as if each had come behind the last event.
+        `answers`: the data of the event that closed the request where it was answered, by request."""
+        asked: dict[str, Any] = {}
+        for event in self.events:
+            if isinstance(event.data, ApprovalRequested | InputRequested):
+                asked[event.data.request_id] = event.data
+            else:
+                asked.pop(getattr(event.data, "request_id", ""), None)
+        for request_id in [r for r in asked if r in answers]:
+            at = asked[request_id]
+            data = msgspec.structs.replace(
+                answers[request_id], step_id=at.step_id, iteration=at.iteration, activation=at.activation
+            )
+            last = decode(self.bodies[-1])
+            closed = msgspec.structs.replace(
+                last, id=named("evt_", self.workflow_id, request_id), type=data.event_type, data=data
+            )
+            self.bodies.append(encode(closed))
+            self.events.append(self.events[-1]._replace(data=data))
 
     async def fold(self, plan: Graph) -> RunState:
         """Return the state at the offset. Raises LogCorrupt."""

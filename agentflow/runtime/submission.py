@@ -18,7 +18,7 @@ from agentflow.aside import compute_aside, import_aside, is_small
 from agentflow.definition.bound_nodes import bound_nodes
 from agentflow.definition.diagnostics import Diagnostic, did_you_mean, sort_diagnostics
 from agentflow.definition.ir import Budget, Workflow, canonical_json
-from agentflow.definition.json_values import is_broken_text
+from agentflow.definition.json_values import copy_json, is_broken_text
 from agentflow.definition.loader import (
     Definition,
     Submission,
@@ -259,8 +259,15 @@ async def load_aside(
     if input is UNSET:
         return definition, input, []
     if _is_costly_input(definition, input):
-        return definition, *await compute_aside(check_inputs, definition, input)
-    return definition, *check_inputs(definition, input)
+        return definition, *await compute_aside(_check_input, definition, input)
+    return definition, *_check_input(definition, input)
+
+
+def _check_input(definition: Definition, input: Any) -> tuple[Any, list[Diagnostic]]:
+    """Do as `check_inputs`; the value is the run's own, because the caller may change theirs later."""
+    value, problems = check_inputs(definition, input)
+    is_wrong = any(problem.severity == "error" for problem in problems)
+    return value if is_wrong else copy_json(value), problems
 
 
 def with_options(definition: Definition, options: Mapping[str, Any]) -> Definition:

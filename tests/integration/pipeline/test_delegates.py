@@ -279,13 +279,15 @@ class TestQuota:
             rest = await run.rest()
             assert (rest.state, rest.pause) == ("paused", "quota")
             assert (await runtime.record(run.workflow_id)).request.phase == "paused_quota"  # type: ignore[union-attr]
-            first = [s for s, _ in crew.steps]
+            refused = len(crew.steps)
             crew.there = "free"
             await runtime.resume(run.workflow_id)
             final = await final_of(run)
             await must_be_sound(runtime, run.workflow_id)
         assert final["status"] == "ready"
-        assert [s for s, _ in crew.steps[len(first) :]] == ["b", "d"]
+        # The pause may come before a step beside the refused one began.
+        assert sorted(s for s, _ in crew.steps if s != "b") == ["a", "c", "d"]
+        assert [s for s, _ in crew.steps[refused:]].count("b") == 1
 
     @virtual
     @pytest.mark.parametrize("resumes", [True, False])

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from functools import partial
 
 import pytest
 
@@ -235,3 +236,98 @@ async def test_a_place_is_free_before_the_answer_arrives():
         pupil.tell(1)
         await run_until_idle()
         assert active == [0, 0, 0]
+
+
+class Clerk(Actor):
+    """Keeps every question until it is told the answer."""
+
+    def on_start(self):
+        self.replies = {}
+
+    @on(int)
+    def take(self, number: int):
+        if number < 0:
+            return number
+        self.replies[number] = self.ctx.defer()
+        return None
+
+    @on(str)
+    def give(self, number: str):
+        self.replies[int(number)].set(number)
+
+    @on(bytes)
+    def refuse(self, number: bytes):
+        self.replies[int(number)].fail(ValueError(int(number)))
+
+
+class Asker(Actor):
+    def __init__(self, clerk, heard):
+        self.clerk, self.heard = clerk, heard
+
+    @on(tuple)
+    def begin(self, numbers: tuple[int, ...]):
+        for number in numbers:
+            self.ctx.pipe(self.clerk.ask_soon(number), str, str)
+
+    @on(str)
+    def hear(self, answer: str):
+        self.heard.append(answer)
+
+    @on(float)
+    def be_busy(self, _: float):
+        pass
+
+
+@pytest.mark.parametrize("first", ["0", b"0"])
+@virtual
+async def test_answers_arrive_in_the_order_in_which_they_were_given(first):
+    async with ActorSystem() as system:
+        heard, clerk = [], await system.spawn(Clerk)
+        asker = await system.spawn(lambda: Asker(clerk, heard))
+        asker.tell((0, 1))
+        await run_until_idle()
+        asker.tell(1.0)  # it waits for its turn when the first is given, and is idle at the second
+        clerk.tell_now(first)
+        clerk.tell("1")
+        await run_until_idle()
+        assert heard == ["0", "1"]
+
+
+@virtual
+async def test_an_answer_that_was_there_at_once_arrives_first():
+    async with ActorSystem() as system:
+        heard, clerk = [], await system.spawn(Clerk)
+        asker = await system.spawn(lambda: Asker(clerk, heard))
+        asker.tell_now(1.0)
+        await run_until_idle()  # the slice of what is told now has begun
+        asker.tell_now((0, -1))
+        clerk.tell_now("0")
+        await run_until_idle()
+        assert heard == ["-1", "0"]
+
+
+class Stage(Actor, mailbox=10):
+    """Asks the next one, and answers with one more than its answer."""
+
+    def __init__(self, following):
+        self.following = following
+
+    @on(int)
+    def work(self, number: int):
+        if self.following is None:
+            return number
+        reply = self.ctx.defer()
+        self.ctx.pipe(self.following.ask_soon(number), lambda result: self.give(reply, result))
+        return None
+
+    def give(self, reply, result):
+        reply.set(result + 1)
+
+
+@virtual
+async def test_a_pipeline_of_two_thousand_needs_no_stack():
+    async with ActorSystem() as system:
+        stage = None
+        for _ in range(2_001):
+            stage = await system.spawn(partial(Stage, stage))
+        assert await stage.ask(0) == 2_000

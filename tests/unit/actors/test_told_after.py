@@ -1,6 +1,9 @@
 """`tell_after` and `spawn_now`: what is done in the same turn, and the order in which."""
 
-from actors import ActorSystem, OneForOne
+import asyncio
+
+from actors import ActorSystem, OneForOne, tracing
+from actors.testing import run_until_idle
 from tests.unit.actors.kit import Boom, Call, Do, Puppet, virtual
 
 
@@ -9,6 +12,10 @@ class Starting(Puppet):
 
     def on_start(self):
         self.diary.append("started")
+
+
+class Small(Puppet, mailbox=1):
+    """Has one slot."""
 
 
 @virtual
@@ -116,3 +123,43 @@ async def test_idle_children_end_with_their_parent():
         parent.stop()
         await parent.terminated()
         assert not any(child.is_alive for child in children)
+
+
+@virtual
+async def test_all_that_is_told_after_a_handler_waits_for_its_end_in_order():
+    async with ActorSystem() as system:
+        sender = await system.spawn(Puppet, "sender")
+        receiver = await system.spawn(Puppet, "receiver")
+        diary = await receiver.ask(Call(lambda a: a.diary))
+
+        async def work(actor):
+            actor.ctx.tell_after(receiver, 1)
+            actor.ctx.tell_after(receiver, 2)
+            await run_until_idle()
+            return list(diary)
+
+        assert await sender.ask(Do(work)) == []
+        await run_until_idle()
+        assert diary == [1, 2]
+
+
+@virtual
+async def test_what_finds_no_slot_after_a_handler_is_a_dead_letter_with_its_trace():
+    async with ActorSystem() as system:
+        letters = []
+        system.dead_letters.subscribe(letters.append)
+        sender = await system.spawn(Puppet, "sender")
+        receiver = await system.spawn(Small, "receiver")
+
+        async def work(actor):
+            receiver.tell(1)
+            actor.ctx.tell_after(receiver, 2)
+            await asyncio.sleep(0)
+
+        with tracing("a trace"):
+            receiver.tell(0.5)
+            await run_until_idle()
+            await sender.ask(Do(work))
+        assert [(letter.reason, letter.message, letter.trace) for letter in letters] == [
+            ("full", 2, "a trace")
+        ]

@@ -3,6 +3,7 @@
 import contextvars
 
 from actors import ActorSystem, OneForOne, current_trace
+from actors.testing import run_until_idle
 from tests.unit.actors.kit import Call, Do, Puppet, crash, virtual
 
 MARK: contextvars.ContextVar[str] = contextvars.ContextVar("mark", default="none")
@@ -81,3 +82,24 @@ async def test_the_handler_has_sender_and_trace_and_a_context_of_its_own():
 
         assert await sender.ask(Call(told)) is None
         assert seen == [(sender, "the trace", "none")]
+
+
+@virtual
+async def test_a_ring_of_ten_thousand_needs_no_stack():
+    """The clock stands still, so that no slice ends."""
+    async with ActorSystem() as system:
+        ring = [await system.spawn(Puppet) for _ in range(10_000)]
+        hops, visited, overflows = 20_000, 0, 0
+
+        def hop(actor):
+            nonlocal visited, overflows
+            visited += 1
+            if visited < hops:
+                try:
+                    ring[visited % len(ring)].tell_now(Call(hop))
+                except RecursionError:
+                    overflows += 1
+
+        ring[0].tell_now(Call(hop))
+        await run_until_idle()
+        assert (visited, overflows) == (hops, 0)

@@ -55,7 +55,7 @@ async def run(
 
 def plain(lines: list[str]) -> list[str]:
     """Without what differs from run to run: ids and times."""
-    return [re.sub(r"wf_\w+", "ID", re.sub(r"[\d.]+ m?s", "T", line)) for line in lines]
+    return [re.sub(r"wf_\w+", "ID", re.sub(r"\b[\d.]+ m?s\b", "T", line)) for line in lines]
 
 
 async def test_lines_of_a_run():
