@@ -234,6 +234,12 @@ class Payloads:
 
         Raises MessageNotEncodable.
         """
+        try:
+            return self._encode(value, declared)
+        except RecursionError:
+            raise _refused(value, "it contains itself, or is nested too deeply") from None
+
+    def _encode(self, value: Any, declared: Any) -> Encoded:
         tag, bases = tags_of(value)
         if _class_of(value) is list:
             if has_empty_list(value) and (lists := _lists_of(declared, value)):
@@ -242,16 +248,13 @@ class Payloads:
             bases = (*bases, *(name for name in fits if name not in (tag, *bases)))
         if (copied := _copied(value)) is not UNSET:
             return Encoded(tag, bases, copied)
-        try:
-            if _class_of(value) is list:
-                inner = self._inner(tag)
-                made: Any = [self._plain(i) if inner and type(i) is inner else self.pack(i) for i in value]
-            elif _class_of(value) in _CONTAINERS:
-                made = self._contents(value)
-            else:
-                made = self._plain(value)
-        except RecursionError:
-            raise _refused(value, "it contains itself, or is nested too deeply") from None
+        if _class_of(value) is list:
+            inner = self._inner(tag)
+            made: Any = [self._plain(i) if inner and type(i) is inner else self.pack(i) for i in value]
+        elif _class_of(value) in _CONTAINERS:
+            made = self._contents(value)
+        else:
+            made = self._plain(value)
         return Encoded(tag, bases, _checked(made, value))
 
     def pack(self, value: Any) -> Any:

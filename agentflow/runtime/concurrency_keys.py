@@ -137,6 +137,8 @@ class ConcurrencyKeys:
         with suppress(StoreError):  # the next poll looks again
             rows = await self._open_runs(key)
             here = {row.workflow_id for row in rows}
+            for ended in waiting - here:  # a command, or another process, let it go on
+                self._queue.remove(ended)
             waiting &= here
             await self._cancel_previous(rows, waiting)
             holder = self._holder(key, rows)

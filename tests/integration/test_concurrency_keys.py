@@ -164,6 +164,32 @@ async def test_commands_reach_a_run_that_waits_for_its_key():
             await must_be_sound(runtime.log, run.workflow_id)
 
 
+async def test_a_run_that_a_command_lets_go_on_before_its_turn_leaves_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    work, look, may_look = Work(), ConcurrencyKeys._look, asyncio.Event()
+
+    async def look_later(keys: ConcurrencyKeys, key: str) -> None:
+        await may_look.wait()
+        await look(keys, key)
+
+    may_look.set()
+    monkeypatch.setattr(ConcurrencyKeys, "_look", look_later)
+    async with Runtime(MemoryLog()) as runtime, asyncio.timeout(10):
+        first, second = [await work.begin(runtime, name) for name in "ab"]
+        await work.until("wf_a")
+        may_look.clear()
+        waiting = asyncio.create_task(second.result())
+        work.gate("wf_a").set()
+        await first.result()
+        work.gate("wf_b").set()
+        await runtime.resume("wf_b")
+        assert [e.type async for e in runtime.events("wf_b")][-1] == "workflow.completed"
+        may_look.set()
+        assert (await waiting).state == "completed"
+        assert (await second.result()).state == "completed"
+
+
 async def test_a_paused_run_at_its_turn_holds_the_key_until_it_is_resumed():
     work = Work()
     async with Runtime(MemoryLog()) as runtime:

@@ -191,6 +191,21 @@ def test_a_value_that_contains_itself_is_refused():
         KNOWN.keep(_circle())
 
 
+@pytest.mark.parametrize("declared", [Any, list[list[int]], list[int | str]])
+def test_a_list_without_an_end_is_refused_whatever_is_declared(declared: Any) -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    deep: list[Any] = []
+    for _ in range(50_000):
+        deep = [deep]
+    payloads = Payloads([list[list[int]], list[int | str]])
+    for value in (endless, [1, endless], deep):
+        with pytest.raises(MessageNotEncodable, match="contains itself"):
+            payloads.encode(value, declared)
+    while deep:  # freed from within, one by one
+        deep = deep[0]
+
+
 def test_two_classes_of_one_name_clash():
     other = type("Claim", (msgspec.Struct,), {"__annotations__": {"n": int}})
     with pytest.raises(TypeTagClash, match='"Claim" is the tag of'):
