@@ -178,6 +178,10 @@ class Runtime(ChildRunCommands):
                 await system.__aexit__(type(error), error, error.__traceback__)
             finally:
                 await release_judge()
+                if isinstance(
+                    self._store, str
+                ):  # what was refused may have come before the log had its phase
+                    await self._log.close()
             raise
         return self
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,7 @@ async def test_names_that_are_none_are_refused(names: list[str], said: str) -> N
 
 async def test_a_name_is_served_by_one_runtime_of_a_store_at_a_time(tmp_path: Path) -> None:
     store, first, second = f"sqlite:{tmp_path}/runs.db", Heard(), Heard()
+    writers = sum(thread.name == "agentflow-log-writer" for thread in threading.enumerate())
     async with Runtime(store, listeners=[Listener("audit", first.take)]):
         with pytest.raises(ConfigurationError, match='of this process serves the listener "audit"'):
             async with Runtime(
@@ -138,6 +140,7 @@ async def test_a_name_is_served_by_one_runtime_of_a_store_at_a_time(tmp_path: Pa
                 raise AssertionError("it was opened")
         async with Runtime(store, listeners=[Listener("other", second.take)]):
             pass  # the name that was refused beside "audit" is free
+        assert sum(thread.name == "agentflow-log-writer" for thread in threading.enumerate()) == writers + 1
     whole = await run(store, Listener("audit", second.take))
     assert (first.events, second.events) == ([], whole)
 

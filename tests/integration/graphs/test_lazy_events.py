@@ -68,7 +68,8 @@ async def test_a_run_of_which_nobody_reads_the_log_is_not_encoded():
 
 @pytest.mark.parametrize("store", ["memory:", "sqlite:{}/runs.db"])
 async def test_events_are_those_of_the_log(tmp_path: Path, store: str):
-    result, again, logged = await run_chain(open_log(store.format(tmp_path)))
+    log = open_log(store.format(tmp_path))
+    result, again, logged = await run_chain(log)
     assert result.events == tuple(logged)
     assert tuple(logged) == result.events
     assert result.events == again.events
@@ -76,6 +77,7 @@ async def test_events_are_those_of_the_log(tmp_path: Path, store: str):
     assert result.events[1:3] == tuple(logged[1:3])
     assert result.events != tuple(logged[:-1])
     assert again.events[0].data.input == {"list": [1]}
+    await log.close()
 
 
 async def test_a_result_is_pickled_copied_and_encoded():
