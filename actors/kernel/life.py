@@ -349,7 +349,7 @@ def _bury(cell: Cell, reason: EndReason, error: BaseException | None, tell_paren
 
 
 def _drop(parent: Cell, child: Cell) -> None:
-    """Complete the end of an idle child that nobody watches, as `_bury` does: its parent is ending."""
+    """Complete the end of an idle child without watchers, as `_bury` does: its parent is ending."""
     child.limit, child.mode, child.phase, child.fate = states.CLOSED, states.HELD, states.DEAD, "stopped"
     child.order |= states.STOP
     child.actor = child.urgent = child.box = None

@@ -131,7 +131,7 @@ class CallDispatcher:
         return any(i in self._state.calls for call_ids in self._launched.values() for i in call_ids)
 
     def is_making(self, call: OpenCall) -> bool:
-        """Return whether an open call was launched here; one that was only recorded has nobody at work."""
+        """Return whether this dispatcher launched an open call; one only in the log is not running."""
         return call.call_id in self._launched.get(call.activation.key, ())
 
     def execute(self, effect: Effect) -> None:

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 class Outcome(Generic[T]):
     """What a shielded future is, at half of its cost: a waiter is woken in one step of the loop, and an error
-    that nobody waits for is not reported. For one event loop."""
+    without a waiter is not reported. For one event loop."""
 
     __slots__ = ("_done", "_error", "_result", "_traceback", "_waiters")
 

@@ -279,7 +279,7 @@ def test_shipped_prices_hold_at_the_services_own_address_alone() -> None:
 
 
 SHIPPED = ("2026-11-23", "37f3d8b1c721eb21")
-"""The version of the shipped profiles, and what they are: whoever changes an entry states the day."""
+"""The version of the shipped profiles, which is the day of their last change, and their digest."""
 
 
 def test_the_version_of_the_profiles_changes_with_them() -> None:
